@@ -403,10 +403,23 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             field="training.shuffle.unit",
         ),
         Rule(
-            mirrors="nothing: the operator cannot run it yet",
-            rule="!has(self.output)",
-            message="is not supported on a cluster yet; run the manifest with `lastmile run`",
+            mirrors="ExperimentSpec._check_consumer",
+            rule="!has(self.output) || !has(self.training)",
+            message="must not come with training; keep one of them",
             field="output",
+        ),
+        Rule(
+            mirrors="ExperimentSpec._check_consumer",
+            rule="!has(self.output) || !has(self.trainers)",
+            message="must not come with output, which no trainer takes; remove it",
+            field="trainers",
+        ),
+        Rule(
+            mirrors="ExperimentSpec._check_consumer",
+            rule="!has(self.output) || !has(self.autoscaling) || !has(self.autoscaling.signal) || "
+            "self.autoscaling.signal == 'Rows'",
+            message="must be Rows with output, which uses no GPU; remove it",
+            field="autoscaling.signal",
         ),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],

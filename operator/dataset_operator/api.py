@@ -62,6 +62,7 @@ FINALIZER = f"{GROUP}/driver"
 ACCEPTED = "Accepted"
 CLUSTER_READY = "ClusterReady"
 TRAINING = "Training"
+WRITING = "Writing"  # in place of Training, for an experiment that writes a table
 SCALING_ACTIVE = "ScalingActive"
 SCALING_LIMITED = "ScalingLimited"
 SUSPENDED = "Suspended"

@@ -16,9 +16,8 @@ from dataset_operator.api import (
     INVALID_SPEC,
     SUSPENDED,
     SUSPENDED_BY_SPEC,
-    TRAINING,
 )
-from dataset_operator.status import find_condition, is_true
+from dataset_operator.status import find_condition, find_work, is_true
 
 
 def find_headline(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -29,9 +28,9 @@ def find_headline(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
     accepted = find_condition(status, ACCEPTED)
     if accepted is not None and accepted["reason"] == INVALID_SPEC:
         return accepted
-    training, ready = (find_condition(status, kind) for kind in (TRAINING, CLUSTER_READY))
+    work, ready = find_work(status), find_condition(status, CLUSTER_READY)
     # Of a job there is something to say only once the cluster is up; after a resume not at once.
-    is_told = training is not None and training["reason"] != SUSPENDED_BY_SPEC
+    is_told = work is not None and work["reason"] != SUSPENDED_BY_SPEC
     if is_told and (ready is None or ready["status"] == "True"):
-        return training
+        return work
     return ready or accepted

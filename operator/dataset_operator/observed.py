@@ -18,6 +18,13 @@ from dataset_operator.names import Owner
 Document = dict[str, Any]
 JobStatus = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+# Phases of a run that writes a table, with what the driver does in each.
+OUTPUT_PHASES: Mapping[str, str] = {
+    "Spooling": "data workers store rows",
+    "Merging": "rows are merged into files",
+    "Committing": "the table takes its place",
+    "Committed": "the table is in its place",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +63,37 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTable:
+    """The table that a run writes, so far; None: not known.
+
+    Attributes:
+        phase: a key of OUTPUT_PHASES.
+        rows: rows that are stored.
+        files: files of the table that are written.
+        num_bytes: size of these files.
+    """
+
+    phase: str | None = None
+    rows: int | None = None
+    files: int | None = None
+    num_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """An attempt's job in Ray; `exit_code` is the driver's, once it has ended by itself."""
+    """An attempt's job in Ray.
+
+    Attributes:
+        exit_code: exit code of the driver, once it has ended by itself.
+        table: the table that a successful driver has written, according to its log; None: it has
+            written none, or its log cannot be read.
+    """
 
     status: JobStatus
     message: str = ""
     exit_code: int | None = None
     out_of_memory: bool = False
+    table: WrittenTable | None = None
 
     @property
     def is_active(self) -> bool:
@@ -72,10 +103,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Progress of the training as the driver reports it; None: not known.
+    """Progress of the run as the driver reports it; None: not known.
 
     Attributes:
-        ratio: completed share of the whole training, 0 to 1.
+        ratio: completed share of the whole run, 0 to 1.
         production_wait_ratio: share of time that trainers waited for data workers, 0 to 1.
         gpu_utilization_ratio: mean utilization of the trainers' GPUs, 0 to 1.
         slowest_gpu_ratio: utilization of the least busy GPU, 0 to 1.
@@ -83,6 +114,7 @@ class Progress:
         cpu_ranks: number of ranks that are known to train on a CPU.
         damaged_checkpoints: number of checkpoints that this attempt skipped when it resumed.
         metrics: metrics that the training code reports, by name.
+        table: the table, if the run writes one.
         counters: input of the autoscaling policy.
     """
 
@@ -96,6 +128,7 @@ class Progress:
     cpu_ranks: int | None = None
     damaged_checkpoints: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
+    table: WrittenTable | None = None
     counters: Counters = field(default_factory=Counters)
 
     @property

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator.autoscaling.intervals import Memory
-from dataset_operator.builders.raycluster import RENDERED_FROM
+from dataset_operator.builders.raycluster import name_templates
 from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.execute import execute, release
@@ -43,10 +43,10 @@ from pipeline_runtime.config import KIND
 _TOKEN_BYTES = 32
 
 
-def _name_fields(refusal: Refusal) -> Refusal:
+def _name_fields(refusal: Refusal, cluster: Document) -> Refusal:
     """Return the refusal of a RayCluster with the experiment's field paths in its message."""
     message = refusal.message
-    for theirs, ours in RENDERED_FROM.items():
+    for theirs, ours in name_templates(cluster).items():
         message = message.replace(theirs, ours)
     return replace(refusal, message=message)
 
@@ -144,7 +144,7 @@ class Reconciler:
                 refusal = Refusal(
                     message=explain_quota(str(refused)), is_invalid=refused.is_invalid
                 )
-        observed = replace(observed, refusal=_name_fields(refusal))
+        observed = replace(observed, refusal=_name_fields(refusal, decision.trial))
         return observed, await self._plan(observed, token)
 
     async def _plan(self, observed: Observed, token: str = "") -> Decision:

@@ -12,13 +12,13 @@ from dataset_operator import api
 
 END_ADVICE: Mapping[str, str] = {
     api.BACKOFF_LIMIT_EXCEEDED: "find out why: lastmile artifacts {name} --download FOLDER; edit "
-    "resources, env, templates or backoffLimit to go on from the last checkpoint",
+    "resources, env, templates or backoffLimit to go on from the last checkpoint or stored piece",
     api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds and apply it again: it goes on from the "
-    "last checkpoint; training on less is a new run",
+    "last checkpoint or stored piece; a smaller data set is a new run",
     api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for; ask for less in resources or "
-    "templates, or raise preRunningDeadlineSeconds: it goes on from its last checkpoint",
+    "templates, or raise preRunningDeadlineSeconds: it goes on from the last checkpoint or piece",
     api.CHECKPOINT_REFUSED: "do as the driver says, then edit backoffLimit to try again, or apply "
-    "it under another name to train anew",
+    "it under another name to start anew",
 }
 
 

@@ -24,6 +24,7 @@ from dataset_operator.api import (
     STOPPING,
     SUSPENDED,
     TRAINING,
+    WRITING,
 )
 from dataset_operator.observed import format_time
 from pipeline_runtime.config import clean
@@ -50,14 +51,15 @@ _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
     (COMPLETE, "True", "Complete"),
     (SUSPENDED, "True", "Suspended"),
     (TRAINING, "True", "Training"),
+    (WRITING, "True", "Writing"),
     (CLUSTER_READY, "True", "Starting"),
     (CLUSTER_READY, "False", "Pending"),
     (ACCEPTED, "False", "Invalid"),
 )
-# The phase by the reason of the condition Training; it precedes those above.
-_TRAINING_PHASES = {STOPPING: "Stopping", RETRYING: "Retrying"}
+# The phase by the reason of the condition Training or Writing; it precedes those above.
+_WORK_PHASES = {STOPPING: "Stopping", RETRYING: "Retrying"}
 _ORDER = (
-    *(ACCEPTED, CLUSTER_READY, TRAINING, SCALING_ACTIVE, SCALING_LIMITED),
+    *(ACCEPTED, CLUSTER_READY, TRAINING, WRITING, SCALING_ACTIVE, SCALING_LIMITED),
     *(SUSPENDED, COMPLETE, FAILED),
 )
 
@@ -72,6 +74,17 @@ def is_true(status: Mapping[str, Any], kind: str) -> bool:
     """Return whether a condition exists and is true."""
     condition = find_condition(status, kind)
     return condition is not None and condition["status"] == "True"
+
+
+def find_work(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the condition about the driver, Training or Writing; None before the first attempt."""
+    return find_condition(status, TRAINING) or find_condition(status, WRITING)
+
+
+def is_working(status: Mapping[str, Any]) -> bool:
+    """Return whether the driver runs."""
+    work = find_work(status)
+    return work is not None and work["status"] == "True"
 
 
 def set_condition(
@@ -151,8 +164,8 @@ def _replace_later(value: Any, latest: str, now: str) -> Any:
 
 def derive_phase(status: Mapping[str, Any]) -> str:
     """Derive the phase, one word for printing; nothing reads it back."""
-    training = find_condition(status, TRAINING)
-    word = _TRAINING_PHASES.get(training["reason"]) if training is not None else None
+    work = find_work(status)
+    word = _WORK_PHASES.get(work["reason"]) if work is not None else None
     if word and not any(is_true(status, kind) for kind in (FAILED, COMPLETE, SUSPENDED)):
         return word
     for kind, wanted, phase in _PHASES:

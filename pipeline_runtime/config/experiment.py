@@ -173,6 +173,12 @@ class ExperimentSpec(SpecModel):
                 yield name, "must not come with training, got both; keep one of them"
             if "trainers" in self.model_fields_set:
                 yield "trainers", f"must not come with {name}, which no trainer takes; remove it"
+            if self.autoscaling.signal != "Rows":
+                yield (
+                    "autoscaling.signal",
+                    f"must be Rows with {name}, which uses no GPU, got "
+                    f"{self.autoscaling.signal}; remove it",
+                )
         for name in names[1:]:
             yield name, f"must not come with {names[0]}, got both; keep one of them"
 
@@ -185,6 +191,16 @@ class ExperimentSpec(SpecModel):
         """Return the sections that are given, by the name of their field."""
         given = {to_camel(name): getattr(self, name) for name in type(self).model_fields}
         return {name: each for name, each in given.items() if isinstance(each, ConsumerModel)}
+
+    @property
+    def num_trainers(self) -> int:
+        """Number of trainers; none with a section that takes the rows in place of a training."""
+        return 0 if self.consumer else self.trainers.replicas
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all trainers together."""
+        return self.num_trainers * self.trainers.gpus_per_replica
 
     @property
     def used_catalogs(self) -> tuple[Catalog, ...]:
@@ -417,14 +433,14 @@ class MetricStatus(StatusModel):
 
 
 class TrainerStatus(StatusModel):
-    """Progress of the training."""
+    """Progress of the training, or of the table that the run writes."""
 
     progress_percent: Percent | None = None
-    """Share of the whole training that is done."""
+    """Share of the whole run that is done."""
     estimated_remaining_seconds: LargeCount | None = None
     """Estimated seconds until the end."""
     samples_per_second: DecimalString | None = None
-    """Rows per second of all trainers together."""
+    """Rows per second that all trainers together take, or that are stored."""
     gpu_utilization_percent: Percent | None = None
     """Mean utilization of the GPUs."""
     production_wait_percent: Percent | None = None
@@ -433,6 +449,17 @@ class TrainerStatus(StatusModel):
     """The trainer's own metrics, at most 16."""
     last_update_time: TimeText | None = None
     """Time when these values last changed."""
+
+
+class OutputStatus(StatusModel):
+    """The table that the run writes."""
+
+    rows: LargeCount = 0
+    """Rows that are stored so far."""
+    files: LargeCount = 0
+    """Files of the table that are written so far."""
+    bytes: LargeCount = 0
+    """Size of these files."""
 
 
 class AccountedStatus(StatusModel):
@@ -517,8 +544,8 @@ class ExperimentStatus(StatusModel):
     observed_generation: LargeCount | None = None
     """Generation of the spec that this status describes."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
-    """`Accepted`, `ClusterReady`, `Training`, `ScalingActive`, `ScalingLimited`, `Suspended`,
-    `Complete`, `Failed`."""
+    """`Accepted`, `ClusterReady`, `Training` (with `output`: `Writing`), `ScalingActive`,
+    `ScalingLimited`, `Suspended`, `Complete`, `Failed`."""
     phase: StatusText | None = None
     """Summary for printing; the operator never reads it."""
     storage_root: StatusText | None = None
@@ -558,6 +585,7 @@ class ExperimentStatus(StatusModel):
     scale_request: ScaleRequestStatus | None = None
     scaling: ScalingStatus | None = None
     trainer: TrainerStatus | None = None
+    output: OutputStatus | None = None
     usage: UsageStatus | None = None
     history: HistoryStatus | None = None
 

@@ -31,8 +31,13 @@ ENDINGS = {
     "echo CUDA out of memory; exit 1": Ending(
         status="FAILED", exit_code=1, log="CUDA out of memory"
     ),
+    # A log of 1.4 MB, of which only the end matters.
+    "seq 200000; echo output: rows=3 files=2 bytes=1000; echo bye": Ending(
+        status="SUCCEEDED",
+        log="\n".join([*map(str, range(1, 200_001)), "output: rows=3 files=2 bytes=1000", "bye"]),
+    ),
 }
-SUCCEEDS, FAILS, IS_KILLED, LACKS_MEMORY = ENDINGS
+SUCCEEDS, FAILS, IS_KILLED, LACKS_MEMORY, WRITES = ENDINGS
 RUNS_ON = "sleep 600"
 
 

@@ -13,6 +13,7 @@ from heads import (
     LACKS_MEMORY,
     RUNS_ON,
     SUCCEEDS,
+    WRITES,
     Head,
     Open,
     build_submit,
@@ -23,6 +24,7 @@ from heads import (
 
 from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
+from dataset_operator.observed import WrittenTable
 from dataset_operator.ray.submission import build_package
 from dataset_operator.ray.transport import Request
 
@@ -70,6 +72,18 @@ def test_a_job_that_succeeds_is_told_so_and_leaves_its_log(head: Open, name: str
         job = await ray.until(name, "SUCCEEDED")
         assert (job.exit_code, job.out_of_memory) == (0, False)
         assert "made it" in (await ray.jobs.logs(name) or "")
+
+    play(head, story)
+
+
+def test_the_log_of_a_driver_ends_with_its_table(head: Open, name: str) -> None:
+    async def story(ray: Head) -> None:
+        assert await ray.jobs.table(name) is None
+        for each, entrypoint in ((f"{name}-a", WRITES), (f"{name}-b", SUCCEEDS)):
+            await ray.start(each, entrypoint)
+            await ray.until(each, "SUCCEEDED")
+        assert await ray.jobs.table(f"{name}-a") == WrittenTable(rows=3, files=2, num_bytes=1000)
+        assert await ray.jobs.table(f"{name}-b") is None
 
     play(head, story)
 

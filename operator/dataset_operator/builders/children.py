@@ -116,9 +116,11 @@ def build_disruption_budgets(owner: Owner, spec: ExperimentSpec) -> list[Documen
     """
     least: dict[Role, int] = {
         HEAD: 1,
-        TRAINERS: spec.trainers.replicas,
+        TRAINERS: spec.num_trainers,
         DATA_WORKERS: spec.data_workers.min_replicas - 1,
     }
+    if not spec.num_trainers:
+        del least[TRAINERS]
     return [_build_disruption_budget(owner, role, number) for role, number in least.items()]
 
 

@@ -5,7 +5,8 @@ The RayCluster has three annotations:
 - the hash of the part of the spec that it was made from. An edit of that part is detected by it,
   even if another version of the operator would render the cluster differently;
 - the rendered spec, so that an edit by hand can be undone;
-- the number of trainers and GPUs in the spec, which gives the ranks of an attempt on this cluster.
+- the number of trainers and GPUs in the spec, which gives the ranks of an attempt on this cluster;
+  a cluster without trainers does not have this annotation.
 
 `sealing` seals the three, and the rendered spec is used only if its seal is valid. The number of
 data workers is in none of them: it is in the RayCluster's `replicas`, within the bounds of the
@@ -70,6 +71,8 @@ def hash_cluster_side(spec: ExperimentSpec) -> str:
     secrets = {c.name: c.secret_ref.name for c in spec.used_catalogs if c.secret_ref}
     if secrets:
         part["catalogSecrets"] = secrets
+    if not spec.num_trainers:
+        part["hasTrainers"] = False
     part["dataWorkers"] = {field: workers[field] for field in _WORKER_FIELDS if field in workers}
     text = json.dumps(part, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
@@ -81,8 +84,10 @@ def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None) -> Do
     rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
     annotations = {
         CLUSTER_HASH_ANNOTATION: spec_hash or hash_cluster_side(spec),
-        TRAINERS_ANNOTATION: f"{spec.trainers.replicas}x{spec.trainers.gpus_per_replica}",
     }
+    if spec.num_trainers:
+        numbers = f"{spec.num_trainers}x{spec.trainers.gpus_per_replica}"
+        annotations[TRAINERS_ANNOTATION] = numbers
     if len(rendered) <= MAX_RENDERED_CHARS:
         annotations[RENDERED_ANNOTATION] = rendered
     metadata = cluster["metadata"]

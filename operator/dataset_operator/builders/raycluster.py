@@ -1,4 +1,7 @@
-"""Builds the RayCluster of an experiment: a head, trainers, and data workers that scale."""
+"""Builds the RayCluster of an experiment: a head, trainers, and data workers that scale.
+
+An experiment that writes a table has no trainers.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,11 @@ from dataset_operator.api import (
     Role,
 )
 from dataset_operator.builders.frozen import freeze
-from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
+from dataset_operator.builders.pod_templates import SPEC_FIELDS, ClusterInput, build_pod_template
 from dataset_operator.builders.shared_parts import Document, build_metadata
 
 # Raised when the rendered cluster changes; a running cluster keeps the version that rendered it.
 RENDERER_VERSION = 1
-# Path of a template in a message of the API server → its path in the experiment.
-RENDERED_FROM = {
-    "spec.headGroupSpec.template": "spec.head.template",
-    "spec.workerGroupSpecs[0].template": "spec.trainers.template",
-    "spec.workerGroupSpecs[1].template": "spec.dataWorkers.template",
-}
 
 
 def build_ray_cluster(
@@ -61,12 +58,24 @@ def build_ray_cluster(
                 "template": build_pod_template(cluster, HEAD),
             },
             "workerGroupSpecs": [
-                _build_trainers(cluster),
+                *([_build_trainers(cluster)] if cluster.spec.num_trainers else []),
                 _build_data_workers(cluster, num_data_workers),
             ],
         },
     }
     return freeze(document, cluster.spec, cluster.spec_hash)
+
+
+def name_templates(cluster: Document) -> dict[str, str]:
+    """Return the path of each template in a RayCluster, with its path in the experiment."""
+    groups = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
+    return {
+        "spec.headGroupSpec.template": "spec.head.template",
+        **{
+            f"spec.workerGroupSpecs[{index}].template": f"spec.{SPEC_FIELDS[role]}.template"
+            for index, role in enumerate(groups)
+        },
+    }
 
 
 def _start_params(num_cpus: str | None) -> dict[str, str]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from pydantic_core import from_json
 
-from dataset_operator.api import CONFIG_KEY, RAY_CLUSTER_LABEL, ROLE_LABEL, RUN_KEY, TOKEN_KEY
+from dataset_operator.api import (
+    CONFIG_KEY,
+    RAY_CLUSTER_LABEL,
+    ROLE_LABEL,
+    RUN_KEY,
+    TOKEN_KEY,
+    WRITING,
+)
 from dataset_operator.builders.frozen import read_trainers, thaw
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.client import Kube
@@ -17,7 +25,16 @@ from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Happened, Job, Observed, Pod, Scaling, parse_time
+from dataset_operator.observed import (
+    Document,
+    Happened,
+    Job,
+    Observed,
+    Pod,
+    Scaling,
+    WrittenTable,
+    parse_time,
+)
 from dataset_operator.plan.keeping_history import PENDING
 from dataset_operator.plan.scaling_log import find_log_job
 from dataset_operator.ray.endpoints import Connect
@@ -25,6 +42,7 @@ from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sealing import BROKEN, VALID, Seal, compute_digest
 from dataset_operator.shapes import fit_object
 from dataset_operator.sources.base import MetricsSource, Reading, Run
+from dataset_operator.status import find_condition
 
 # A pod that waits for one of these starts soon; other reasons are reported.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
@@ -256,7 +274,19 @@ async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[Job | N
         job = await jobs.get(submission["id"] if submission else "none")
     except RayUnreachable as error:
         return None, str(error) or "no answer"
-    return (job if submission else None), ""
+    if not submission or job is None:
+        return None, ""
+    if job.status == "SUCCEEDED" and find_condition(status, WRITING):
+        job = replace(job, table=await _ask_table(jobs, submission["id"]))
+    return job, ""
+
+
+async def _ask_table(jobs: RayJobs, submission_id: str) -> WrittenTable | None:
+    """Return the table of a driver that has ended; the last metrics are older than its end."""
+    try:
+        return await jobs.table(submission_id)
+    except RayUnreachable:
+        return None
 
 
 def _labels(pod: Document) -> Mapping[str, str]:

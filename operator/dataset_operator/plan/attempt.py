@@ -21,10 +21,11 @@ from dataset_operator.api import (
     SUCCEEDED,
     TRAINERS,
     TRAINING,
+    WRITING,
 )
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.builders.pod_templates import SPEC_FIELDS
-from dataset_operator.observed import Job, Pod, Progress, parse_time
+from dataset_operator.observed import OUTPUT_PHASES, Job, Pod, Progress, parse_time
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
 from dataset_operator.plan.outcome import Submit
@@ -68,8 +69,21 @@ def judge_job(draft: Draft) -> bool:
         return _judge_failure(draft, job)
     if is_running:
         draft.status.setdefault("trainingStartTime", draft.stamp())
-        _say_training(draft)
+        (_say_writing if draft.is_writing else _say_training)(draft)
     return False
+
+
+def _say_writing(draft: Draft) -> None:
+    """Report that the attempt writes the table, and how far it is if its driver reports that."""
+    progress, message = draft.observed.progress, f"attempt {draft.attempt} writes the table"
+    phase = progress.table.phase if progress and progress.table else None
+    if phase is not None:
+        message += f": {OUTPUT_PHASES[phase]}"
+    elif (before := find_condition(draft.status, WRITING)) and before["message"].startswith(
+        f"{message}:"
+    ):
+        message = before["message"]  # the driver does not answer at the moment
+    draft.condition(WRITING, True, RUNNING, message)
 
 
 def _say_training(draft: Draft) -> None:
@@ -150,7 +164,10 @@ def blame_memory(draft: Draft, pod: Pod) -> str:
 
 
 def _find_lost(draft: Draft) -> str | None:
-    """Name the trainer that was evicted, replaced or lost with its node; None if none was."""
+    """Name the trainer that was evicted, replaced or lost with its node; None if none was.
+
+    The loss of data workers ends no attempt.
+    """
     began = _began(draft)
     for pod in draft.observed.pods:
         if pod.role == TRAINERS:
@@ -158,12 +175,8 @@ def _find_lost(draft: Draft) -> str | None:
                 return f"{pod.name} was lost ({pod.lost})"
             if pod.created is not None and pod.created > began:
                 return f"a trainer was lost and replaced by {pod.name}"
-    if (
-        sum(pod.role == TRAINERS for pod in draft.observed.pods)
-        < draft.on_cluster.spec.trainers.replicas
-    ):
-        return "a trainer was lost"
-    return None
+    found = sum(pod.role == TRAINERS for pod in draft.observed.pods)
+    return "a trainer was lost" if found < draft.on_cluster.spec.num_trainers else None
 
 
 def _began(draft: Draft) -> datetime:
@@ -185,9 +198,9 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
             cause = f"logs are in {uri}; {cause}"
         return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, what, cause)
     pause = backoff_seconds(failures)
-    draft.clear(TRAINING)  # so that every failure is reported
+    draft.clear(draft.work)  # so that every failure is reported
     why = f"attempt {draft.attempt} failed ({reason}); the next attempt starts in {pause:.0f} s"
-    draft.condition(TRAINING, False, RETRYING, f"{why}: {message}", warns=True)
+    draft.condition(draft.work, False, RETRYING, f"{why}: {message}", warns=True)
     draft.look_again(0.0)
     return True
 
@@ -220,14 +233,14 @@ def submit(draft: Draft) -> bool:
         resume=draft.attempt > int(draft.status.get("firstAttempt", 1)),
         storage_root=draft.status.get("storageRoot") or draft.settings.storage_root,
     )
-    draft.condition(TRAINING, False, SUBMITTED, f"attempt {draft.attempt} was submitted")
+    draft.condition(draft.work, False, SUBMITTED, f"attempt {draft.attempt} was submitted")
     draft.look_again(POLL_SECONDS)
     return True
 
 
 def _is_time(draft: Draft) -> bool:
     failed = draft.status.get("lastFailureTime")
-    if failed is None or draft.reason(TRAINING) != RETRYING:
+    if failed is None or draft.reason(draft.work) != RETRYING:
         return True
     left = draft.until(parse_time(failed), backoff_seconds(draft.failures))
     if left > 0:

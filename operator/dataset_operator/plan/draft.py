@@ -10,7 +10,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from dataset_operator.api import ACCEPTED, CLUSTER_HASH_ANNOTATION, SCALING_ACTIVE, SCALING_LIMITED
+from dataset_operator.api import (
+    ACCEPTED,
+    CLUSTER_HASH_ANNOTATION,
+    SCALING_ACTIVE,
+    SCALING_LIMITED,
+    TRAINING,
+    WRITING,
+)
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.children import build_service_account
 from dataset_operator.builders.frozen import thaw_trainers
@@ -92,6 +99,16 @@ class Draft:
         return self.experiment
 
     @property
+    def is_writing(self) -> bool:
+        """Return whether the run writes a table, instead of training a model."""
+        return self.running.spec.output is not None
+
+    @property
+    def work(self) -> str:
+        """Type of the condition about the driver."""
+        return WRITING if self.is_writing else TRAINING
+
+    @property
     def wanted(self) -> ExperimentSpec:
         """The source of fields that may change during a run, such as deadlines and limits."""
         return self.spec or self.running.spec
@@ -121,7 +138,7 @@ class Draft:
         An edit of the number of trainers takes effect with the next cluster.
         """
         cluster, spec = self.observed.ray_cluster, self.running.spec
-        if cluster is None:
+        if cluster is None or spec.output:
             return self.running
         trainers = thaw_trainers(cluster, spec.trainers)
         if trainers == spec.trainers:

@@ -20,6 +20,7 @@ from dataset_operator.api import (
     SUSPENDED_BY_SPEC,
     TRAINING,
     VALID_SPEC,
+    WRITING,
 )
 from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import is_as_built
@@ -152,7 +153,7 @@ def _chances(reading: Reading) -> tuple[object, ...]:
 
 
 def _reopen_run(draft: Draft) -> None:
-    draft.clear(TRAINING, FAILED)
+    draft.clear(draft.work, FAILED)
     draft.forget("completionTime", "trainingStartTime", "lastFailureTime")
     draft.status |= {"failures": 0, "startTime": draft.stamp()}
     draft.tell(REOPENED, f"run {draft.status['run']} continues, since its spec was edited")
@@ -220,9 +221,9 @@ def _begin_run(draft: Draft, reading: Reading) -> None:
     experiment = reading.valid
     run = int(draft.status.get("run", 0)) + 1
     workers = draft.status.get("dataWorkers") or {}
-    draft.clear(TRAINING, COMPLETE, FAILED)
+    draft.clear(TRAINING, WRITING, COMPLETE, FAILED)
     draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
-    draft.forget("dataWorkers", "scaling", "usage")
+    draft.forget("dataWorkers", "scaling", "usage", "output")
     if "draining" in workers:  # the cluster stays, and its drain goes on
         kept = {field: workers[field] for field in ("draining", "drainingTo") if field in workers}
         draft.status["dataWorkers"] = kept
@@ -259,7 +260,7 @@ def suspend(draft: Draft) -> bool:
     draft.has_finalizer = False
     keeping_history.release(draft)
     draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
-    draft.condition(TRAINING, False, SUSPENDED_BY_SPEC, "nothing trains while suspended")
+    draft.condition(draft.work, False, SUSPENDED_BY_SPEC, "nothing runs while suspended")
     draft.condition(SUSPENDED, True, SUSPENDED_BY_SPEC, "spec.suspend is true")
     return True
 
@@ -273,9 +274,9 @@ def stop_driver(draft: Draft) -> bool:
         return False
     if observed.job is None and observed.ray_reachable:
         return False  # Ray does not know it
-    if draft.reason(TRAINING) != STOPPING:  # else stopTime may be of a revoked stop
+    if draft.reason(draft.work) != STOPPING:  # else stopTime may be of a revoked stop
         draft.status["submission"] = submission = {**submission, "stopTime": draft.stamp()}
-        draft.condition(TRAINING, False, STOPPING, "the driver writes a checkpoint and ends")
+        draft.condition(draft.work, False, STOPPING, "the driver saves its state and ends")
     left = draft.until(parse_time(submission["stopTime"]), STOP_SECONDS)
     if left <= 0:
         return False
@@ -302,7 +303,7 @@ def enforce_deadlines(draft: Draft) -> bool:
     if start is not None and "trainingStartTime" not in draft.status and not _may_train(draft):
         left = draft.until(started, start)
         if left <= 0:
-            message = f"no training after preRunningDeadlineSeconds ({start})"
+            message = f"no driver ran within preRunningDeadlineSeconds ({start})"
             return fail_run(draft, PRE_RUNNING_DEADLINE_EXCEEDED, message, _find_obstacle(draft))
         draft.look_again(left)
     return False
@@ -336,7 +337,7 @@ def fail_run(draft: Draft, reason: str, message: str, cause: str = "") -> bool:
     if submission and job is not None and job.is_active:
         draft.job = Stop(submission_id=submission["id"])
     _end_run(draft)
-    draft.condition(TRAINING, False, reason, "the run failed")
+    draft.condition(draft.work, False, reason, "the run failed")
     draft.events.pop()  # the event of the condition Failed is enough
     parts = (message, advise_on_end(reason, draft.owner.name), cause)
     draft.condition(FAILED, True, reason, "; ".join(filter(None, parts)), warns=True)
@@ -346,7 +347,8 @@ def fail_run(draft: Draft, reason: str, message: str, cause: str = "") -> bool:
 def complete_run(draft: Draft, reason: str, message: str) -> bool:
     """Complete the run and release the cluster."""
     _end_run(draft)
-    draft.condition(TRAINING, False, reason, "the training ended")
+    end = "the table is complete" if draft.is_writing else "the training ended"
+    draft.condition(draft.work, False, reason, end)
     draft.events.pop()
     draft.condition(COMPLETE, True, reason, message)
     return True

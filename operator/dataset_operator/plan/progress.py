@@ -1,6 +1,6 @@
-"""Writes the progress of the training to the status, rounded and at most every 30 seconds.
+"""Writes the progress of the run to the status, rounded and at most every 30 seconds.
 
-Every client that watches experiments receives every write. So a running training is written at most
+Every client that watches experiments receives every write. So a running attempt is written at most
 that often, and only if a displayed value has changed.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dataset_operator.observed import Job, Progress, parse_time
+from dataset_operator.observed import Job, Progress, WrittenTable, parse_time
 from dataset_operator.plan.draft import Draft
 
 UPDATE_SECONDS = 30.0
@@ -24,16 +24,21 @@ _MAX_PLAIN = 1e15
 
 def take_progress(draft: Draft, job: Job) -> None:
     """Record the progress that the driver reports; a job that succeeded is at 100 %."""
-    before = draft.status.get("trainer", {})
+    trainer, output = draft.status.get("trainer", {}), draft.status.get("output", {})
+    progress = draft.observed.progress
     if job.status == "SUCCEEDED":
         known: dict[str, Any] = {"progressPercent": 100, "estimatedRemainingSeconds": 0}
-    elif draft.observed.progress is not None and _is_time(draft, before):
-        known = build_trainer(draft.observed.progress)
+        table = job.table
+    elif progress is not None and _is_time(draft, trainer):
+        known, table = build_trainer(progress), progress.table
     else:
         return
-    after = before | known
-    if after != before:
-        draft.status["trainer"] = after | {"lastUpdateTime": draft.stamp()}
+    if draft.is_writing:
+        known.pop("productionWaitPercent", None)  # its driver always waits for rows
+        if written := output | build_output(table):
+            draft.status["output"] = written
+    if trainer | known != trainer or draft.status.get("output", {}) != output:
+        draft.status["trainer"] = trainer | known | {"lastUpdateTime": draft.stamp()}
 
 
 def _is_time(draft: Draft, before: dict[str, Any]) -> bool:
@@ -62,6 +67,14 @@ def build_trainer(progress: Progress) -> dict[str, Any]:
             for name, value in sorted(progress.metrics.items())
         ]
     return trainer
+
+
+def build_output(table: WrittenTable | None) -> dict[str, int]:
+    """Build `status.output` from the known values."""
+    if table is None:
+        return {}
+    fields = {"rows": table.rows, "files": table.files, "bytes": table.num_bytes}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _percent(ratio: float | None) -> int | None:

@@ -23,7 +23,6 @@ from dataset_operator.api import (
     RAY_UNREACHABLE,
     REPLICA_FAILURE,
     TRAINERS,
-    TRAINING,
     WAITING_FOR_PODS,
     WAITING_FOR_QUEUE,
     Role,
@@ -76,7 +75,7 @@ def yield_to_queue(draft: Draft) -> bool:
     submission, cluster, job = draft.submission, draft.observed.ray_cluster, draft.observed.job
     if submission is None or cluster is None:
         return False
-    if not is_suspended(cluster) and draft.reason(TRAINING) != WAITING_FOR_QUEUE:
+    if not is_suspended(cluster) and draft.reason(draft.work) != WAITING_FOR_QUEUE:
         return False
     if job is not None and job.status == "SUCCEEDED":
         return False  # it ended before the queue took the cluster back: `judge_job` handles it
@@ -85,15 +84,15 @@ def yield_to_queue(draft: Draft) -> bool:
     if head is not None and (head.ends is None or draft.until(head.ends, LOST_SECONDS) > 0):
         if head.ends is None and not is_suspended(cluster):
             return False  # admitted again before KubeRay noticed the suspension
-        message = "a queue reclaims the cluster: the driver writes a checkpoint and ends"
-        draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
+        message = "a queue reclaims the cluster: the driver saves its state and ends"
+        draft.condition(draft.work, False, WAITING_FOR_QUEUE, message)
         draft.look_again(POLL_SECONDS)
         _is_queued(draft)
         return True
     draft.forget("submission")
     draft.has_finalizer = False
     message = f"a queue reclaimed the cluster of attempt {draft.attempt}; the next attempt resumes"
-    draft.condition(TRAINING, False, WAITING_FOR_QUEUE, message)
+    draft.condition(draft.work, False, WAITING_FOR_QUEUE, message)
     return False
 
 
@@ -202,8 +201,7 @@ def ensure_children(draft: Draft) -> bool:
         draft.create.append(build_token_secret(owner, draft.token))
     draft.create += draft.find_missing_account()
     draft.apply += _find_wrong(draft)
-    trainers = draft.on_cluster.spec.trainers
-    draft.status["gpus"] = trainers.replicas * trainers.gpus_per_replica
+    draft.status["gpus"] = draft.on_cluster.spec.num_gpus
     if draft.spec is not None:
         _correct(draft, cluster)
     return False
@@ -273,11 +271,8 @@ def _find_wrong(draft: Draft) -> list[Document]:
 
 def wait_for_pods(draft: Draft) -> bool:
     """Wait until the head, all trainers and one data worker are ready, which is enough to begin."""
-    needed: dict[Role, int] = {
-        HEAD: 1,
-        TRAINERS: draft.on_cluster.spec.trainers.replicas,
-        DATA_WORKERS: 1,
-    }
+    trainers = draft.on_cluster.spec.num_trainers
+    needed: dict[Role, int] = {HEAD: 1, TRAINERS: trainers, DATA_WORKERS: 1}
     short = [role for role, number in needed.items() if draft.observed.ready(role) < number]
     _count_workers(draft)
     if draft.submission is None and draft.is_rank_count_wrong:
@@ -339,7 +334,8 @@ def _say_up(draft: Draft) -> None:
     elif not (
         is_wrong and draft.reason(CLUSTER_READY) == OWNED_OBJECT_REFUSED
     ):  # it is retried now
-        draft.condition(CLUSTER_READY, True, PODS_READY, "head, trainers and data workers are up")
+        pods = "head and data workers" if draft.is_writing else "head, trainers and data workers"
+        draft.condition(CLUSTER_READY, True, PODS_READY, f"{pods} are up")
 
 
 def _say_waiting(draft: Draft, short: str, cause: str) -> None:

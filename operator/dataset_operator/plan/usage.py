@@ -150,7 +150,7 @@ def _count_gpus(draft: Draft, usage: Document) -> int:
     before: int | None = (usage.get("accounted") or {}).get("gpusPerTrainer")
     if draft.observed.ray_cluster is None and before is not None:
         return before
-    return draft.on_cluster.spec.trainers.gpus_per_replica
+    return 0 if draft.is_writing else draft.on_cluster.spec.trainers.gpus_per_replica
 
 
 def _find_idle_share(progress: Progress | None) -> float | None:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.names import Owner
-from dataset_operator.observed import Job, Progress
+from dataset_operator.observed import Job, Progress, WrittenTable
 from dataset_operator.plan.outcome import KeepLog, Submit
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
@@ -165,6 +165,10 @@ class _PausingJobs:
     async def logs(self, submission_id: str) -> str | None:
         """See RayJobs."""
         return await self.heads.ask(self.key, "logs", lambda: self.jobs.logs(submission_id))
+
+    async def table(self, submission_id: str) -> WrittenTable | None:
+        """See RayJobs."""
+        return await self.heads.ask(self.key, "logs", lambda: self.jobs.table(submission_id))
 
     async def progress(self) -> Progress | None:
         """See RayJobs."""

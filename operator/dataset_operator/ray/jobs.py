@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
-from dataset_operator.observed import Job, JobStatus, Progress
+from dataset_operator.observed import Job, JobStatus, Progress, WrittenTable
 from dataset_operator.plan.outcome import KeepLog, Submit
 from dataset_operator.ray.decision_log import build_log_job
 from dataset_operator.ray.nodes import (
@@ -28,6 +28,7 @@ from dataset_operator.ray.nodes import (
 from dataset_operator.ray.runtime_metrics import read_progress
 from dataset_operator.ray.submission import build_job, build_package
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, Answer, Endpoint, Request
+from pipeline_runtime.config.base import MAX_SAFE_INTEGER
 
 # What Ray, the kernel and torch write when memory was not enough.
 _OUT_OF_MEMORY = re.compile(r"OutOfMemory|out of memory|\boom[- _]?kill", re.IGNORECASE)
@@ -35,6 +36,9 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemory|out of memory|\boom[- _]?kill", re.IGN
 _KILLED = frozenset({-9, 137})
 # Ray gives the whole log at once.
 MAX_LOG_BYTES = 128 << 20
+# The last line of a driver that has written a table, and the end of its log that is searched.
+_TABLE = re.compile(rb"output: rows=(\d{1,16}) files=(\d{1,16}) bytes=(\d{1,16})")
+TABLE_TAIL_BYTES = 64 << 10
 _UNKNOWN = "does not exist"
 _KNOWN = "already exists"
 # Of a submission: it would be refused again. Ray says 500 for what it fails at itself.
@@ -57,8 +61,11 @@ class RayJobs(Protocol):
     async def logs(self, submission_id: str) -> str | None:
         """All that its driver has written so far; None if Ray does not know the job."""
 
+    async def table(self, submission_id: str) -> WrittenTable | None:
+        """Return the table that a driver has written, by the end of its log; None if none."""
+
     async def progress(self) -> Progress | None:
-        """Progress of the training; None if the driver does not report it."""
+        """Progress of the run; None if the driver does not report it."""
 
     async def nodes(self) -> list[RayNode]:
         """The cluster's nodes, those that are gone too."""
@@ -142,6 +149,14 @@ class HttpRayJobs:
         content = _expect_ok(answer, f"the log of job {submission_id}")
         return _parse(_LogAnswer, content).logs
 
+    async def table(self, submission_id: str) -> WrittenTable | None:
+        """See RayJobs."""
+        path, most = f"/api/jobs/{submission_id}/logs", MAX_LOG_BYTES
+        answer = await self._ask("GET", path, max_bytes=most, tail_bytes=TABLE_TAIL_BYTES)
+        if _is_unknown(answer):
+            return None
+        return parse_table(_expect_ok(answer, f"the log of job {submission_id}"))
+
     async def progress(self) -> Progress | None:
         """See RayJobs."""
         return await read_progress(self.endpoint)
@@ -169,6 +184,7 @@ class HttpRayJobs:
         path: str,
         body: Mapping[str, Any] | bytes | None = None,
         max_bytes: int = MAX_ANSWER_BYTES,
+        tail_bytes: int = 0,
     ) -> Answer:
         request = Request(
             method=method,
@@ -177,6 +193,7 @@ class HttpRayJobs:
             body=body,
             token=self.token,
             max_bytes=max_bytes,
+            tail_bytes=tail_bytes,
         )
         return await self.endpoint.send(request)
 
@@ -192,6 +209,15 @@ def parse_job(content: bytes) -> Job:
         exit_code=answer.driver_exit_code,
         out_of_memory=is_killed or bool(_OUT_OF_MEMORY.search(message)),
     )
+
+
+def parse_table(log: bytes) -> WrittenTable | None:
+    """Return the numbers of the last line about a table in the end of a log, which may be JSON."""
+    *_, last = [None, *_TABLE.finditer(log)]
+    if last is None:
+        return None
+    rows, files, num_bytes = (min(int(number), MAX_SAFE_INTEGER) for number in last.groups())
+    return WrittenTable(rows=rows, files=files, num_bytes=num_bytes)
 
 
 def _parse(model: type[_Model], content: bytes) -> _Model:

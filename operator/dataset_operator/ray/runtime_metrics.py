@@ -1,4 +1,4 @@
-"""Reads the progress of the training from the metrics that the driver serves on the head.
+"""Reads the progress of the run from the metrics that the driver serves on the head.
 
 The pod runs a user's code, so unexpected names are skipped, impossible numbers count as unknown,
 and the number of the user's own metrics is bounded.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import sys
 from itertools import chain, islice
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable
-from dataset_operator.observed import Progress
+from dataset_operator.observed import OUTPUT_PHASES, Progress, WrittenTable
 from dataset_operator.ray.scaling_signals import parse_scaling
 from dataset_operator.ray.transport import Endpoint, Request
+from pipeline_runtime.config.base import MAX_SAFE_INTEGER
 
 # Shorter than for other requests, since a pass can do without these metrics.
 SCRAPE_SECONDS = 3.0
@@ -36,23 +38,33 @@ _RATIOS = {
 _AMOUNTS = {
     "lastmile_estimated_remaining_seconds": "remaining_seconds",
     "lastmile_samples_per_second": "samples_per_second",
+    "lastmile_output_rows_per_second": "samples_per_second",
 }
+_TABLE = {
+    "lastmile_output_rows": "rows",
+    "lastmile_output_files": "files",
+    "lastmile_output_bytes": "num_bytes",
+}
+_OUTPUT_PHASE = "lastmile_output_phase"
 _CPU_RANKS = "lastmile_cpu_ranks"
 _DAMAGED_CHECKPOINTS = "lastmile_damaged_checkpoints"
 _MAX_DAMAGED = 1000  # training.checkpoint.keep, in the CRD
 _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
 # The names read here; `scaling_signals` reads the counters for scaling.
-NAMES = (*_RATIOS, *_AMOUNTS, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC)
+NAMES = (
+    *(*_RATIOS, *_AMOUNTS, *_TABLE),
+    *(_OUTPUT_PHASE, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC),
+)
 # An honest page has one line for each; allow twice as many.
-_MAX_LINES = 2 * (len(NAMES) + MAX_METRICS)
+_MAX_LINES = 2 * (len(NAMES) + len(OUTPUT_PHASES) + MAX_METRICS)
 _MAX_LINE_CHARS = 512
 
 
 async def read_progress(endpoint: Endpoint) -> Progress | None:
-    """Fetch the driver's metrics; None if they show no training.
+    """Fetch the driver's metrics; None if they show no progress.
 
     Raises:
-        RayUnreachable: the driver does not answer, as before and after it trains.
+        RayUnreachable: the driver does not answer, as before and after the run.
     """
     request = Request(
         method="GET", port=RUNTIME_METRICS_PORT, path="/metrics", seconds=SCRAPE_SECONDS
@@ -70,6 +82,7 @@ def parse_progress(text: str) -> Progress | None:
     known: dict[str, float] = {}
     counts: dict[str, int] = {}
     metrics: dict[str, float] = {}
+    table: dict[str, Any] = {}
     for sample in chain.from_iterable(map(_parse, islice(lines, _MAX_LINES))):
         name, value = sample.name, sample.value
         if name in _RATIOS and 0.0 <= value <= 1.0:
@@ -80,6 +93,10 @@ def parse_progress(text: str) -> Progress | None:
             counts["cpu_ranks"] = int(value)
         elif name == _DAMAGED_CHECKPOINTS and 0.0 <= value <= _MAX_DAMAGED:
             counts["damaged_checkpoints"] = int(value)
+        elif name in _TABLE and 0.0 <= value <= MAX_SAFE_INTEGER:
+            table[_TABLE[name]] = int(value)
+        elif name == _OUTPUT_PHASE and value == 1.0:
+            table |= _name_phase(sample.labels.get("phase", ""))
         elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
     counters = parse_scaling(text)
@@ -88,6 +105,7 @@ def parse_progress(text: str) -> Progress | None:
         cpu_ranks=counts.get("cpu_ranks"),
         damaged_checkpoints=counts.get("damaged_checkpoints", 0),
         metrics=metrics,
+        table=WrittenTable(**table) if table else None,
         counters=counters,
     )
     return None if progress == Progress() else progress
@@ -99,6 +117,10 @@ def _parse(line: str) -> list[Sample]:
         return [s for family in text_string_to_metric_families(line) for s in family.samples]
     except (ValueError, KeyError, IndexError):  # the parser does not document its errors
         return []
+
+
+def _name_phase(phase: str) -> dict[str, str]:
+    return {"phase": phase} if phase in OUTPUT_PHASES else {}
 
 
 def _name_metric(name: str, value: float) -> dict[str, float]:

@@ -37,6 +37,7 @@ class Request:
         max_bytes: of the answer; a larger one is refused.
         family: read only this family of a metrics page, from its first `max_bytes`; "": read the
             whole answer.
+        tail_bytes: keep only so many bytes from the end of the answer; 0: keep the whole answer.
         seconds: until the whole answer has arrived.
     """
 
@@ -47,6 +48,7 @@ class Request:
     token: str = ""
     max_bytes: int = MAX_ANSWER_BYTES
     family: str = ""
+    tail_bytes: int = 0
     seconds: float = REQUEST_SECONDS
 
     def __str__(self) -> str:
@@ -90,7 +92,10 @@ class Endpoint(Protocol):
 
 
 async def read_answer(request: Request, response: aiohttp.ClientResponse) -> Answer:
-    """Read the whole answer or one family, and release the response. Raises RayUnreachable."""
+    """Read the part of the answer that the request asks for, and release the response.
+
+    Raises RayUnreachable.
+    """
     async with response:
         is_page = request.family and response.status == 200
         content = await (_read_family if is_page else _read_whole)(request, response)
@@ -101,11 +106,14 @@ async def read_answer(request: Request, response: aiohttp.ClientResponse) -> Ans
 
 
 async def _read_whole(request: Request, response: aiohttp.ClientResponse) -> bytes:
-    content = bytearray()
+    content, num_bytes = bytearray(), 0
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         content += chunk
-        if len(content) > request.max_bytes:
+        num_bytes += len(chunk)
+        if num_bytes > request.max_bytes:
             raise RayUnreachable(f"{request}: the answer is larger than {request.max_bytes} B")
+        if request.tail_bytes:
+            del content[: -request.tail_bytes]
     return bytes(content)
 
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataset_operator.api import TRAINING
 from dataset_operator.observed import parse_time
-from dataset_operator.status import is_true
+from dataset_operator.status import is_working
 
 # Fields of status.dataWorkers: the word that stands for each.
 _WORKERS = {"currentReplicas": "current", "readyReplicas": "ready", "desiredReplicas": "desired"}
@@ -43,7 +42,7 @@ class Standing:
         gpus: that its cluster holds; None without a cluster.
         workers: data workers of its cluster by what they are: current, ready, desired, draining.
         worker_bounds: `min` and `max` of the spec, with a cluster.
-        ratios: of a training that goes on, 0 to 1, by name.
+        ratios: of a run whose driver runs, 0 to 1, by name.
     """
 
     phase: str
@@ -71,7 +70,7 @@ def read_standing(document: Mapping[str, Any]) -> Standing:
         gpus=status.get("gpus") if has_cluster else None,
         workers=_read_workers(status) if has_cluster else {},
         worker_bounds=_read_bounds(document) if has_cluster else {},
-        ratios=_read_ratios(status) if is_true(status, TRAINING) else {},
+        ratios=_read_ratios(status) if is_working(status) else {},
         decision=_read_decision(status) if has_cluster else None,
     )
 

@@ -27,8 +27,8 @@ from dataset_operator.telemetry.standing import Standing, read_standing
 from pipeline_runtime.config import KIND
 
 Key = tuple[str, str]  # namespace, name
-# Fields of a status that no decision depends on: the progress and the usage of a training.
-_PROGRESS = frozenset({"trainer", "usage"})
+# Fields of a status that no decision depends on: the progress and the usage of a run.
+_PROGRESS = frozenset({"trainer", "output", "usage"})
 # An event may come after the pass that caused it, but not many passes later.
 _NUM_OWN_VERSIONS = 8
 _LOG = logging.getLogger(__name__)

@@ -95,6 +95,8 @@ def _ask_the_law(draft: Draft) -> None:
         draft.look_again(PERIOD_SECONDS - since)
         return
     sample = build_sample(draft)
+    if draft.is_writing and sample.trainer is not None:
+        sample = replace(sample, trainer=replace(sample.trainer, is_unbounded=True))
     signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
     answer, draft.memory = decide_by(signal, memory, sample, rules)
     draft.memory = _note_limit(draft.memory, answer)
@@ -129,10 +131,9 @@ def tell_change(draft: Draft, answer: Answer, before: int) -> None:
     why = answer.recommended.message
     if answer.limited is not None:
         why = f"{why}; {answer.limited.message}"
-    warns = answer.limited is not None and answer.limited.reason in (
-        TOO_MANY_REPLICAS,
-        UNSCHEDULABLE,
-    )
+    reason = answer.limited.reason if answer.limited is not None else ""
+    # A table is written with as many workers as there may be; GPUs must not wait for them.
+    warns = reason == UNSCHEDULABLE or (reason == TOO_MANY_REPLICAS and not draft.is_writing)
     draft.tell(
         SCALED, f"{before} → {answer.desired} data workers: {why}", warns=warns, is_outcome=True
     )

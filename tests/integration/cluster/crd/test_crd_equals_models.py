@@ -124,9 +124,17 @@ REFUSED: dict[str, tuple[Document, str]] = {
         {"pipeline": [{"filter": {"where": "a"}, "drop": {"columns": ["a"]}}]},
         r"spec\.pipeline\[0\]: .*antiJoin, cast",
     ),
-    "a table to write, which the operator cannot do yet": (
-        {"output": {"parquet": {"uri": "x/"}}},
-        r"spec\.output: .*lastmile run",
+    "a table and a training": (
+        {"output": {"parquet": {"uri": "x/"}}, "training": {"epochs": 1}},
+        r"spec\.output: .*training",
+    ),
+    "a table and trainers": (
+        {"output": {"parquet": {"uri": "x/"}}, "trainers": {}},
+        r"spec\.trainers: .*output",
+    ),
+    "a table and the GPUs' utilization": (
+        {"output": {"parquet": {"uri": "x/"}}, "autoscaling": {"signal": "GpuUtilization"}},
+        r"spec\.autoscaling\.signal: .*Rows",
     ),
     "a misspelt field": (
         {"training": {"batchsize": 1}},

@@ -7,7 +7,8 @@ import json
 import pytest
 from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, play
 
-from dataset_operator.api import EXPERIMENT_LABEL
+from dataset_operator.api import DATA_WORKERS, EXPERIMENT_LABEL
+from dataset_operator.testing import Ending
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
@@ -54,6 +55,43 @@ def test_an_experiment_trains_in_a_ray_cluster_and_completes(box: Box, namespace
         again = await stage.experiment()
         assert again is not None
         assert again["metadata"]["resourceVersion"] == before
+
+    play(box, namespace, story)
+
+
+OUTPUT_PAGE = """
+lastmile_progress_ratio 0.7
+lastmile_output_rows 700
+lastmile_output_files 0
+lastmile_output_bytes 0
+lastmile_output_phase{phase="Spooling"} 1
+"""
+
+
+def test_an_experiment_writes_a_table_without_trainers(box: Box, namespace: str) -> None:
+    async def story(stage: Stage) -> None:
+        stage.ray.metrics = OUTPUT_PAGE
+        stage.apply(output={"parquet": {"uri": "kept/"}})
+        await stage.until("Writing", "True", "Running")
+        await stage.step()
+        cluster, status = await stage.ray_cluster(), await stage.status()
+        groups = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
+        assert groups == [DATA_WORKERS]
+        assert (status["phase"], status["gpus"]) == ("Writing", 0)
+        assert status["output"] == {"rows": 700, "files": 0, "bytes": 0}
+        job = stage.only_job()
+        sent = stage.ray.experiment_of(job["submission_id"])["spec"]
+        assert sent["output"]["parquet"]["uri"] == "kept/"
+        assert not {"trainers", "training"} & sent.keys()
+
+        log = "spooling\noutput: rows=1000 files=3 bytes=4096\n"
+        stage.ray.endings[job["entrypoint"]] = Ending(status="SUCCEEDED", log=log)
+        stage.ray.end(job["submission_id"], "SUCCEEDED")
+        await stage.until("Complete", "True", "Succeeded")
+        await stage.until_gone("RayCluster", (await stage.owner()).ray_cluster)
+        status = await stage.status()
+        assert status["phase"] == "Complete"
+        assert status["output"] == {"rows": 1000, "files": 3, "bytes": 4096}
 
     play(box, namespace, story)
 

@@ -290,7 +290,10 @@ def _repair_training(given: Document) -> None:
 
 
 def _repair_spec(given: Document) -> None:
-    given.pop("output", None)  # the API server refuses it as long as the operator cannot run it
+    if "output" in given:
+        given.pop("training", None)
+        given.pop("trainers", None)
+        given.get("autoscaling", {}).pop("signal", None)
     steps_ = given.get("pipeline", [])
     for index, step in enumerate(steps_):
         if "name" in step:

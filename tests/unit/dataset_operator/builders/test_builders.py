@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS, Role
+from dataset_operator.api import (
+    CLUSTER_HASH_ANNOTATION,
+    DATA_WORKERS,
+    HEAD,
+    TRAINERS,
+    TRAINERS_ANNOTATION,
+    Role,
+)
 from dataset_operator.builders.children import (
     build_config_map,
     build_disruption_budgets,
@@ -17,9 +24,10 @@ from dataset_operator.builders.children import (
     build_service_account,
     build_token_secret,
 )
+from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.builders.history_writers import build_history_policy
 from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
-from dataset_operator.builders.raycluster import build_ray_cluster
+from dataset_operator.builders.raycluster import build_ray_cluster, name_templates
 from dataset_operator.names import MAX_RAY_CLUSTER_NAME_CHARS, Owner
 from dataset_operator.settings import NetworkSettings, parse_settings
 from pipeline_runtime.config import API_VERSION, KIND, parse_experiment
@@ -306,3 +314,29 @@ def test_names_fit_their_bounds(name: str, uid: Any, attempt: int) -> None:
     service = f"{owner.ray_cluster}-head-svc"
     assert len(service) <= 63
     assert owner.submission_id(attempt) != owner.submission_id(attempt + 1)
+
+
+OUTPUT = {"output": {"parquet": {"uri": "kept/"}}}
+
+
+def test_a_cluster_that_writes_a_table_has_no_trainers() -> None:
+    built, trains = (build_ray_cluster(cluster(**spec), 3) for spec in (OUTPUT, {}))
+    names = [group["groupName"] for group in built["spec"]["workerGroupSpecs"]]
+    assert names == [DATA_WORKERS]
+    assert built["spec"]["workerGroupSpecs"][0] == trains["spec"]["workerGroupSpecs"][1]
+    assert built["spec"]["headGroupSpec"] == trains["spec"]["headGroupSpec"]
+    annotations = built["metadata"]["annotations"]
+    assert TRAINERS_ANNOTATION not in annotations
+    assert annotations[CLUSTER_HASH_ANNOTATION] != hash_cluster_side(cluster().spec)
+
+
+def test_paths_of_templates_lead_back_to_the_spec() -> None:
+    trains, writes = (build_ray_cluster(cluster(**spec), 3) for spec in ({}, OUTPUT))
+    head = {"spec.headGroupSpec.template": "spec.head.template"}
+    assert name_templates(trains) == head | {
+        "spec.workerGroupSpecs[0].template": "spec.trainers.template",
+        "spec.workerGroupSpecs[1].template": "spec.dataWorkers.template",
+    }
+    assert name_templates(writes) == head | {
+        "spec.workerGroupSpecs[0].template": "spec.dataWorkers.template"
+    }

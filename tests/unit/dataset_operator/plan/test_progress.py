@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from world import SETTINGS, World, running
 
-from dataset_operator.observed import Progress
+from dataset_operator.observed import Progress, WrittenTable
 from dataset_operator.plan.progress import build_trainer, format_decimal
 from dataset_operator.ray.runtime_metrics import parse_progress
 
@@ -148,9 +148,31 @@ def test_a_page_of_metrics_is_read() -> None:
     )
 
 
+TABLE_PAGE = """
+lastmile_output_rows 1.5e+06
+lastmile_output_files 3.0
+lastmile_output_bytes 9007199254740991
+lastmile_output_phase{phase="Spooling"} 0.0
+lastmile_output_phase{phase="Merging"} 1.0
+lastmile_output_rows_per_second 250.5
+"""
+
+
+def test_the_numbers_of_a_table_are_read() -> None:
+    table = WrittenTable(phase="Merging", rows=1_500_000, files=3, num_bytes=2**53 - 1)
+    assert parse_progress(TABLE_PAGE) == Progress(samples_per_second=250.5, table=table)
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        "lastmile_output_rows NaN",
+        "lastmile_output_rows -1",
+        "lastmile_output_bytes 9007199254740992",
+        "lastmile_output_files 1e300",
+        'lastmile_output_phase{phase="Exploding"} 1',
+        'lastmile_output_phase{phase="Merging"} 0.5',
+        "lastmile_output_phase 1",
         "lastmile_progress_ratio NaN",
         "lastmile_progress_ratio 1.5",
         "lastmile_progress_ratio -0.1",
@@ -189,6 +211,8 @@ NAMES = st.sampled_from(
         "lastmile_samples_per_second",
         "lastmile_production_wait_ratio",
         "lastmile_training_metric",
+        "lastmile_output_rows",
+        "lastmile_output_phase",
     ]
 )
 LINES = st.lists(
@@ -196,6 +220,7 @@ LINES = st.lists(
         st.text(),
         st.builds("{} {}".format, NAMES, st.one_of(st.floats(), st.integers(), st.text())),
         st.builds("{}{{name={!r}}} {}".format, NAMES, st.text(), st.floats()),
+        st.builds("{}{{phase={!r}}} {}".format, NAMES, st.text(), st.sampled_from([0, 1, 2])),
         st.builds("{}{}".format, NAMES, st.text(alphabet='{}"\\=, \t1e#nai')),
     ),
     max_size=8,

@@ -82,6 +82,17 @@ class Story:
         return sum(life.held_until(until) for life in self.lives if life.role == role)
 
 
+def test_a_run_without_trainers_uses_no_gpu_seconds() -> None:
+    world = running(output={"parquet": {"uri": "kept/"}})
+    story = Story([Life(DATA_WORKERS, 0, 600)], world=world)
+    world.progress = Progress(production_wait_ratio=1.0)
+    for _ in range(10):
+        story.step(60)
+    assert story.usage["dataWorkerSeconds"] == 600
+    assert story.usage["gpuSeconds"] == story.usage["gpuMeasuredSeconds"] == 0
+    assert story.usage["accounted"]["gpusPerTrainer"] == 0
+
+
 LIVES = st.lists(
     st.builds(
         lambda role, scheduled, seconds: Life(role, scheduled, scheduled + seconds),

@@ -46,11 +46,12 @@ UID = "0f3c6c1e-1111-2222-3333-444455556666"
 
 
 def build_document(**spec: Any) -> dict[str, Any]:
+    trainers = {} if "output" in spec else {"trainers": {"replicas": 1}}
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"name": "clicks", "namespace": "team", "uid": UID, "generation": 1},
-        "spec": {"dataset": {"parquet": {"uri": "t/"}}, "trainers": {"replicas": 1}, **spec},
+        "spec": {"dataset": {"parquet": {"uri": "t/"}}, **trainers, **spec},
     }
 
 

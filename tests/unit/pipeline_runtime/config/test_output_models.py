@@ -22,12 +22,26 @@ def parse(**spec: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("other", ["training", "trainers"])
-def test_output_comes_without_training(other: str) -> None:
-    parse(**{other: {}})
+@pytest.mark.parametrize(
+    ("other", "value", "path"),
+    [
+        ("training", {}, "spec.output"),
+        ("trainers", {}, "spec.trainers"),
+        ("autoscaling", {"signal": "GpuUtilization"}, "spec.autoscaling.signal"),
+    ],
+)
+def test_output_comes_without_training(other: str, value: dict[str, Any], path: str) -> None:
+    parse(**{other: value})
     with pytest.raises(ManifestError) as caught:
-        parse(output=OUTPUT, **{other: {}})
+        parse(output=OUTPUT, **{other: value})
+    assert [problem.path for problem in caught.value.problems] == [path]
     assert other in str(caught.value)
+
+
+def test_output_has_no_trainers_and_no_gpus() -> None:
+    trains, writes = parse().spec, parse(output=OUTPUT).spec
+    assert (trains.num_trainers, trains.num_gpus) == (1, 1)
+    assert (writes.num_trainers, writes.num_gpus) == (0, 0)
 
 
 @pytest.mark.parametrize(
