@@ -436,6 +436,18 @@ def test_one_experiment_at_a_time(call: Call) -> None:
     assert_told(err, "… 2 … a, b")
 
 
+def test_a_table_has_no_trainers_to_simulate(call: Call) -> None:
+    spec = {
+        name: part for name, part in DOCUMENT["spec"].items() if name in ("dataset", "pipeline")
+    }
+    spec["output"] = {"parquet": {"uri": "kept/"}}
+    Path("m.yaml").write_text(json.dumps({**DOCUMENT, "spec": spec}))
+    write_profile(Path("profile"), build_profile(6.2))
+    code, out, err = call("--profile", "profile")
+    assert (code, out) == (2, "")
+    assert_told(err, "… output")
+
+
 def test_it_needs_nothing_of_a_cluster() -> None:
     program = """
 import sys

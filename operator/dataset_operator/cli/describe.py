@@ -174,7 +174,10 @@ def build_summary(document: Document) -> Iterator[tuple[str, str]]:
         yield "Run", f"{run}, attempt {status.get('attempt', 0)}, failures {failures}"
     yield from explain_workers(document)
     if trainer := status.get("trainer"):
-        yield "Training", ", ".join(_describe_training(trainer))
+        is_writing = document["spec"].get("output") is not None
+        yield "Writing" if is_writing else "Training", ", ".join(_describe_training(trainer))
+    if output := status.get("output"):
+        yield "Table", _describe_output(output)
     for metric in (status.get("trainer") or {}).get("metrics") or ():
         yield f"  {metric['name']}", metric["value"]
     if usage := status.get("usage"):
@@ -196,11 +199,16 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
     if (left := trainer.get("estimatedRemainingSeconds")) is not None:
         yield f"{format_age_seconds(left)} left"
     if (rate := trainer.get("samplesPerSecond")) is not None:
-        yield f"{float(rate):,.0f} samples/s"
+        yield f"{float(rate):,.0f} rows/s"
     if (busy := trainer.get("gpuUtilizationPercent")) is not None:
         yield f"GPUs busy {busy} %"
     if (waited := trainer.get("productionWaitPercent")) is not None:
         yield f"waiting for data {waited} %"
+
+
+def _describe_output(output: Mapping[str, Any]) -> str:
+    rows, files, size = (output.get(name, 0) for name in ("rows", "files", "bytes"))
+    return f"{rows:,} rows, {files:,} files, {size:,} bytes"
 
 
 def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:

@@ -30,7 +30,7 @@ _ADVICE = {
     api.SUBMITTED: f"wait; the driver starts: {_LOGS} -f",
     api.RUNNING: f"follow it: {_LOGS} -f",
     api.RETRYING: f"find out why: {_LOGS}; stop it if trying again is of no use",
-    api.STOPPING: "wait; the driver writes a checkpoint",
+    api.STOPPING: "wait; the driver saves its state",
     api.SUSPENDED_BY_SPEC: "go on with: lastmile resume {name}",
     api.SUCCEEDED: "see the report: lastmile artifacts {name} --download DIR",
     api.JOB_FAILED: f"find out why: {_LOGS}",

@@ -134,6 +134,12 @@ def _load_one(filename: str, overrides: list[str]) -> LoadedManifest:
     if len(loaded) != 1:
         names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
+    if loaded[0].experiment.spec.output:
+        raise typer.BadParameter(
+            "must train a model, but has output: as many data workers write a table as raise its "
+            "rows per second, which a profile cannot tell; try it on the cluster",
+            param_hint="--filename",
+        )
     for warning in loaded[0].warnings:
         print(f"warning: {warning}", file=sys.stderr)
     return loaded[0]

@@ -17,7 +17,7 @@ from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
 from dataset_operator.cli.printing import format_age, format_age_seconds
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
-from dataset_operator.status import find_condition, is_true
+from dataset_operator.status import find_condition, is_working
 
 # One screen: the latest changes of the number.
 _MAX_CHANGES = 3
@@ -34,6 +34,7 @@ class _Known:
     highest: int | None
     window_seconds: float
     target_percent: int | None  # of the GPUs, where the number follows them alone
+    is_writing: bool  # the workers store the rows of a table themselves
     now: datetime
 
     @property
@@ -105,6 +106,7 @@ def _read(document: Document, now: datetime) -> _Known:
         target_percent=rules.get("targetGpuUtilizationPercent", _TARGET_PERCENT)
         if rules.get("signal") == "GpuUtilization"
         else None,
+        is_writing=spec.get("output") is not None,
         now=now,
     )
 
@@ -121,28 +123,33 @@ def _explain(known: _Known) -> tuple[str, _Reason | None]:
     """Why it is this number, and what would change it if that is known."""
     status = known.status
     active = find_condition(status, api.SCALING_ACTIVE)
-    if not is_true(status, api.TRAINING):
-        return "so many the run begins with, or last had; nothing scales before it trains", None
+    if not is_working(status):
+        return (
+            "so many the run begins with, or last had; nothing scales before it trains or writes",
+            None,
+        )
     if active is None:
         return (_BEGINS, None) if "scaling" in status else (_SETTINGS, _BY_HAND)
+    reasons = _REASONS | (_WRITING_REASONS if known.is_writing else {})
     if active["status"] != "True":
         since = format_age(active["lastTransitionTime"], known.now)
-        return _say(active, f" for {since}"), _REASONS.get(active["reason"])
+        return _say(reasons, active, f" for {since}"), reasons.get(active["reason"])
     limited = find_condition(status, api.SCALING_LIMITED)
     if limited is None:
         return _BEGINS, None
-    return _say(limited), _REASONS.get(limited["reason"], _REASONS[law.DESIRED_WITHIN_RANGE])
+    reason = reasons.get(limited["reason"], reasons[law.DESIRED_WITHIN_RANGE])
+    return _say(reasons, limited), reason
 
 
-_BEGINS = "too little is known of the run yet, as before 20 steps of its trainers"
+_BEGINS = "too little is known of the run yet, as before its first 20 steps or pieces"
 _SETTINGS = (
     "the operator's settings turn scaling off (autoscale: false): the number is what the run began "
     "with, or what somebody set"
 )
 
 
-def _say(condition: Mapping[str, Any], since: str = "") -> str:
-    reason = _REASONS.get(condition["reason"])
+def _say(reasons: Mapping[str, _Reason], condition: Mapping[str, Any], since: str = "") -> str:
+    reason = reasons.get(condition["reason"])
     message = " ".join(str(condition.get("message", "")).split())
     return f"{reason.means}{since}: {message}" if reason is not None else message
 
@@ -162,6 +169,16 @@ def _more_if_starved(known: _Known) -> str:
         f"if trainers wait for rows {MIN_PRODUCTION_SHARE:.0%} of their time or more, and need "
         f"more than {known.wanted}; at most {known.highest}"
     )
+
+
+def _more_if_they_help(known: _Known) -> str:
+    if known.highest is not None and known.wanted >= known.highest:
+        return _more_at_the_most(known)
+    return f"once these are seen to store more rows per second; at most {known.highest}"
+
+
+def _fewer_at_saturation(known: _Known) -> str:
+    return f"once fewer are seen to store as many rows; never fewer than {known.lowest}"
 
 
 def _more_at_the_most(known: _Known) -> str:
@@ -251,12 +268,34 @@ _REASONS: Mapping[str, _Reason] = {
         fewer=_fewer_if_spare,
     ),
     law.METRICS_UNKNOWN: _Reason(
-        means="what the trainers need is not known", more=_WITH_METRICS, fewer=_WITH_METRICS
+        means="what the run needs is not known", more=_WITH_METRICS, fewer=_WITH_METRICS
     ),
     law.SCALING_DISABLED: _Reason(
         means="the spec turns scaling off",
         more=_always("with a higher dataWorkers.maxReplicas, or autoscaling.scaleUp not Disabled"),
         fewer=_always("with a lower dataWorkers.minReplicas, or scaleDown not Disabled"),
+    ),
+}
+
+# Where the workers store the rows of a table, no trainer bounds their number.
+_WRITING_REASONS: Mapping[str, _Reason] = {
+    law.DESIRED_WITHIN_RANGE: _Reason(
+        means="more are added as long as they store more rows per second",
+        more=_more_if_they_help,
+        fewer=_fewer_at_saturation,
+    ),
+    law.TOO_MANY_REPLICAS: _Reason(
+        means="all that there may be help", more=_more_at_the_most, fewer=_fewer_at_saturation
+    ),
+    law.SCALE_UP_LIMIT: _Reason(
+        means="more are added step by step",
+        more=_more_if_they_help,
+        fewer=_fewer_at_saturation,
+    ),
+    law.SATURATION_POINT_REACHED: _Reason(
+        means="more store no more rows per second",
+        more=_at_saturation,
+        fewer=_fewer_at_saturation,
     ),
 }
 

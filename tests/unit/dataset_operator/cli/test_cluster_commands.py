@@ -73,6 +73,9 @@ VALID = condition("Accepted", "True", "ValidSpec")
             [VALID, READY, condition("Training", "True", "Running")], "Running", id="it trains"
         ),
         pytest.param(
+            [VALID, READY, condition("Writing", "True", "Running")], "Running", id="it writes"
+        ),
+        pytest.param(
             [VALID, WAITING, condition("Training", "False", "Retrying")],
             "WaitingForPods",
             id="the next attempt waits for pods",
@@ -123,6 +126,21 @@ def test_rows_have_the_crds_columns_and_empty_unknown_cells() -> None:
     assert build_row(document)[:-1] == [
         *("team", "clicks", "Training", 4, 3, 5, 93, None, 40, None)
     ]
+
+
+def test_the_summary_has_the_table_that_is_written() -> None:
+    document = experiment(
+        READY,
+        condition("Writing", "True", "Running"),
+        phase="Writing",
+        trainer={"progressPercent": 40, "samplesPerSecond": "250"},
+        output={"rows": 1_234_567, "files": 3, "bytes": 4096},
+    )
+    document["spec"]["output"] = {"parquet": {"uri": "kept/"}}
+    summary = dict(build_summary(document))
+    assert_told(summary["Writing"], "… 40 … 250 …")
+    assert_told(summary["Table"], "… 1,234,567 … 3 … 4,096 …")
+    assert "Training" not in summary
 
 
 def test_the_summary_has_phase_run_workers_and_training() -> None:

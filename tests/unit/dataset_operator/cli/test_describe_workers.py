@@ -322,3 +322,13 @@ def test_an_operator_without_autoscaling_is_known_by_what_it_writes() -> None:
     world = running(SETTINGS.model_copy(update={"autoscale": False}))
     words = {label.strip(): text for label, text in explain_workers(world.document, world.now)}
     assert "settings" in words["why"]
+
+
+@pytest.mark.parametrize("reason", [law.TOO_MANY_REPLICAS, law.SATURATION_POINT_REACHED])
+def test_writers_are_not_explained_by_trainers(reason: str) -> None:
+    document = experiment(limited(reason, "the numbers"), wanted=12)
+    document["spec"]["output"] = {"parquet": {"uri": "kept/"}}
+    document["status"]["conditions"][0] |= {"type": "Writing"}
+    lines = told(document)
+    assert "the numbers" in lines["why"]
+    assert "trainers" not in "".join(lines.values())
