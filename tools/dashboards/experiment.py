@@ -124,7 +124,7 @@ _TRAINING = Row(
         ),
         Panel(
             title="Rows per second",
-            description="Rows that all trainers took.",
+            description="Rows that all trainers took, or that were stored in the table.",
             unit="rowsps",
             queries=(Query(expr=_pace("run_rows_total"), legend="rows"),),
         ),

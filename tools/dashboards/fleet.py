@@ -39,8 +39,8 @@ _WAITED = f"{_each('training_start_timestamp_seconds')} - {_START}"
 _WAITS = _each("phase", 'phase=~"Pending|Starting"')
 _IN_QUEUE = f"time() - ({_START} and on (namespace, experiment) {_WAITS})"
 _UNKNOWN = _each("condition", 'type="ScalingActive", reason="MetricsUnknown"', "reason")
-_TRAINS = _each("phase", 'phase="Training"')
-_BLIND = f"{_UNKNOWN} == 0 and on (namespace, experiment) {_TRAINS} == 1"
+_RUNS = _each("phase", 'phase=~"Training|Writing"')
+_BLIND = f"{_UNKNOWN} == 0 and on (namespace, experiment) {_RUNS} == 1"
 _STARVED = f"{_each('production_wait_ratio')} > {STARVED_RATIO}"
 _UTILIZATION = _each("gpu_utilization_ratio")
 _GPUS = _each("gpus")
@@ -52,10 +52,10 @@ _NOW = Row(
     title="Now",
     panels=(
         Panel(
-            title="Training",
-            description="Experiments whose driver trains.",
+            title="Running",
+            description="Experiments whose driver trains, or writes a table.",
             kind="stat",
-            queries=(Query(expr=_number_in("Training")),),
+            queries=(Query(expr=_number_in("Training|Writing")),),
             width=4,
         ),
         Panel(
@@ -164,7 +164,7 @@ _EXPERIMENTS = Row(
         ),
         Panel(
             title="Autoscaler is blind",
-            description="Experiments that train and of which the autoscaler knows too little to "
+            description="Experiments that run and of which the autoscaler knows too little to "
             "act; none is as it should be. Their number of data workers stays.",
             queries=(
                 Query(
