@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -186,3 +187,32 @@ def files_of(s3: pafs.S3FileSystem) -> set[str]:
         pafs.FileSelector("tables/team/out", recursive=True, allow_not_found=True)
     )
     return {info.path for info in infos if info.type == pafs.FileType.File}
+
+
+SAMPLE = Path(__file__).parents[2] / "deploy" / "samples" / "output.yaml"
+# The sample's steps in another language.
+REFERENCE = """
+    select request_id, position, i.day::varchar as day,
+      clicked or coalesce(saves, 0) > 0 as label
+    from read_parquet('{root}/data/impressions/**/*.parquet', hive_partitioning = true) as i
+    where i.day >= '2026-01-01'
+      and not exists (
+        select 1 from '{root}/data/spam_users/*.parquet' s where s.user_id = i.user_id
+      )
+    order by all
+"""
+
+
+def test_the_sample_writes_the_rows_without_spam(tmp_path: Path) -> None:
+    data, root = str(tmp_path / "data"), str(tmp_path)
+    commands = (
+        ["sample-data", "--rows", "20000", "--output", data],
+        ["run", "-f", str(SAMPLE), "--storage-root", root, "--output", str(tmp_path / "report")],
+    )
+    for command in commands:
+        subprocess.run([LASTMILE, *command], check=True, capture_output=True)
+    wanted = duckdb.sql(REFERENCE.format(root=tmp_path)).fetchall()
+    table = pads.dataset(tmp_path / "clean", partitioning="hive", format="parquet").to_table()
+    rows = table.select(["request_id", "position", "day", "label"]).to_pylist()
+    found = [(r["request_id"], r["position"], str(r["day"]), r["label"]) for r in rows]
+    assert sorted(found) == wanted
