@@ -15,6 +15,7 @@ from world import World, build_document, running
 CONFIG = Path(__file__).parents[3] / "deploy" / "argocd" / "argocd-cm.yaml"
 EXPERIMENT = "experiments.lastmile.dev_DatasetExperiment"
 RAY_CLUSTER = "ray.io_RayCluster"
+OUTPUT = {"output": {"parquet": {"uri": "kept/"}}}
 
 
 def judge(kind: str, document: dict[str, Any]) -> tuple[str, str]:
@@ -34,12 +35,13 @@ def test_what_no_operator_has_seen_progresses() -> None:
     assert judge(EXPERIMENT, build_document())[0] == "Progressing"
 
 
-def test_a_run_progresses_is_healthy_and_stays_so() -> None:
-    world = World(build_document(), unready={"trainers"})
+@pytest.mark.parametrize("spec", [{}, OUTPUT], ids=["a training", "a table"])
+def test_a_run_progresses_is_healthy_and_stays_so(spec: dict[str, Any]) -> None:
+    world = World(build_document(**spec), unready={"data-workers"}, waiting="no node is free")
     world.settle()
     said, message = health(world)
     assert said == "Progressing"
-    assert_told(message, "WaitingForPods: … no GPU is free")
+    assert_told(message, "WaitingForPods: … no node is free")
     world.unready.clear()
     world.settle()
     assert health(world)[0] == "Healthy"
