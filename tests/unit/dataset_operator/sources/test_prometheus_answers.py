@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset_operator.errors import MetricsUnreachable
+from dataset_operator.observed import WrittenTable
 from dataset_operator.ray.runtime_metrics import parse_progress
 from dataset_operator.sources.answers import (
     Series,
@@ -53,6 +54,18 @@ def test_the_newest_scrape_is_the_page_as_the_driver_served_it() -> None:
     assert progress is not None
     assert rows_of(page) == 4096.0
     assert progress.metrics == {'an "odd"\n\\one': 0.25}
+
+
+def test_the_phase_of_a_table_is_on_the_same_page() -> None:
+    phases = {"Spooling": "0", "Merging": "1"}
+    found = [
+        series("lastmile_output_phase", (AT, value), phase=phase) for phase, value in phases.items()
+    ]
+    page = build_page(page_of(series("lastmile_output_rows", (AT, "700")), *found), 0.0)
+    progress = parse_progress(page)
+    assert progress is not None
+    assert progress.table == WrittenTable(phase="Merging", rows=700)
+    assert rows_of(page) == 4096.0
 
 
 @pytest.mark.parametrize(
