@@ -130,7 +130,7 @@ def _explain(known: _Known) -> tuple[str, _Reason | None]:
         )
     if active is None:
         return (_BEGINS, None) if "scaling" in status else (_SETTINGS, _BY_HAND)
-    reasons = _REASONS | (_WRITING_REASONS if known.is_writing else {})
+    reasons = {**_REASONS, **(_WRITING_REASONS if known.is_writing else {})}
     if active["status"] != "True":
         since = format_age(active["lastTransitionTime"], known.now)
         return _say(reasons, active, f" for {since}"), reasons.get(active["reason"])
