@@ -5,7 +5,7 @@ Both packages import from here; this imports neither ray nor torch. Reading runs
 `reading.validation` (models) → `reading.wording`.
 """
 
-from pipeline_runtime.config.base import RuleSet, SpecModel, StoreUri
+from pipeline_runtime.config.base import MAX_SAFE_INTEGER, RuleSet, SpecModel, StoreUri
 from pipeline_runtime.config.cluster import (
     DEFAULT_DATA_WORKER_CPUS,
     HEADROOM,
@@ -92,6 +92,7 @@ __all__ = [
     "GROUP",
     "HEADROOM",
     "KIND",
+    "MAX_SAFE_INTEGER",
     "RAY_CONTAINER",
     "VERSION",
     "Artifacts",

@@ -28,7 +28,7 @@ from dataset_operator.ray.nodes import (
 from dataset_operator.ray.runtime_metrics import read_progress
 from dataset_operator.ray.submission import build_job, build_package
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, Answer, Endpoint, Request
-from pipeline_runtime.config.base import MAX_SAFE_INTEGER
+from pipeline_runtime.config import MAX_SAFE_INTEGER
 
 # What Ray, the kernel and torch write when memory was not enough.
 _OUT_OF_MEMORY = re.compile(r"OutOfMemory|out of memory|\boom[- _]?kill", re.IGNORECASE)

@@ -18,7 +18,7 @@ from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import OUTPUT_PHASES, Progress, WrittenTable
 from dataset_operator.ray.scaling_signals import parse_scaling
 from dataset_operator.ray.transport import Endpoint, Request
-from pipeline_runtime.config.base import MAX_SAFE_INTEGER
+from pipeline_runtime.config import MAX_SAFE_INTEGER
 
 # Shorter than for other requests, since a pass can do without these metrics.
 SCRAPE_SECONDS = 3.0
