@@ -36,7 +36,7 @@ from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders
 from pipeline_runtime.feed.transport.wire import Sending
-from pipeline_runtime.training.position import Checksum
+from pipeline_runtime.hashing import Checksum
 
 NAME: Final = "shared-memory"
 LEVELS: Final = ("none", "heavy")

@@ -12,6 +12,7 @@ hands them in, give the same bits sooner.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -27,6 +28,8 @@ U64 = npt.NDArray[np.uint64]
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
 _MASK = (1 << 64) - 1
+# The width of a checksum's sums.
+_MODULUS = 1 << 64
 # One constant a kind of value, so that 1, "\x01" and day 1 differ: ASCII of the kind's name.
 _INTEGER = int.from_bytes(b"integer.", "big")
 _BYTES = int.from_bytes(b"bytes...", "big")
@@ -388,3 +391,40 @@ _HASHERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], U64]],
     (pa.types.is_duration, _hash_durations),
     (pa.types.is_time, _hash_times),
 )
+
+
+@dataclass(slots=True)
+class Checksum:
+    """(count, Σh, Σh² mod 2⁶⁴) over identity hashes h: equal for equal rows in whatever order."""
+
+    rows: int = 0
+    total: int = 0
+    squares: int = 0
+
+    def add(self, hashes: np.ndarray) -> None:
+        """Add uint64 hashes [n]; numpy's uint64 arithmetic wraps, which is the modulus."""
+        self.rows += len(hashes)
+        self.total = (self.total + int(hashes.sum(dtype=np.uint64))) % _MODULUS
+        squares = int((hashes * hashes).sum(dtype=np.uint64))
+        self.squares = (self.squares + squares) % _MODULUS
+
+    def merge(self, other: Checksum) -> Checksum:
+        """The checksum of both sets of rows."""
+        return Checksum(
+            rows=self.rows + other.rows,
+            total=(self.total + other.total) % _MODULUS,
+            squares=(self.squares + other.squares) % _MODULUS,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "sum": f"{self.total:016x}",
+            "sumOfSquares": f"{self.squares:016x}",
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Checksum:
+        return cls(
+            rows=value["rows"], total=int(value["sum"], 16), squares=int(value["sumOfSquares"], 16)
+        )

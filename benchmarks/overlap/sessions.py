@@ -25,10 +25,11 @@ from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
-from pipeline_runtime.training.position import Checksum, Position
+from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranking.trainer import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 

@@ -51,6 +51,7 @@ class Piece:
     header: Header
     table: pa.Table
     is_shared: bool = True  # whether a request may have several rows, here or in other pieces
+    result: str = ""  # of `Stream.finish`, in the consumer's own format
 
     @property
     def num_bytes(self) -> int:

@@ -16,7 +16,7 @@ recent pieces, and at most its share of the remaining ones, so that all readers 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,15 +87,24 @@ class Crew(Protocol):
         ...
 
 
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderFeed:
-    """Pieces of one rank's groups of one stream."""
+    """Pieces of one rank's groups of one stream.
+
+    Attributes:
+        on_wait: called every second or two, whether pieces come or not; may raise to end the feed.
+    """
 
     crew: Crew
     role: str
     groups: Sequence[Group]
     piece_rows: int
     in_order: bool
+    on_wait: Callable[[], None] = _do_nothing
 
     def pieces(
         self, waited: Waited, usage: WorkerUsage | None = None
@@ -135,6 +144,7 @@ class _Pass:
         try:
             while self._ask() or self._asked:
                 self._wait()
+                self._feed.on_wait()
                 while self._ready:
                     self._ask()  # before the trainer is busy with this piece
                     yield self._ready.popleft()

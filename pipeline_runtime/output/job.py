@@ -1,30 +1,32 @@
 """One attempt to write a table: spool, merge, commit; and where an earlier attempt stopped.
 
 `open_job` finds the earlier attempt, claims the run for this one, and reads its records.
-`Job.run` then does what is left. The feed leases groups to readers, which store the rows of each
+`Job.write` then does what is left. The feed leases groups to readers, which store the rows of each
 piece themselves; the driver records what they deliver. So a killed run repeats the pieces that
-were in the making, and a lost reader those that it had not delivered.
+were in the making, and a lost reader those that it had not delivered. Merge tasks are the same:
+what was not recorded is done again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipeline_runtime.errors import OutputError, StoreError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
+from pipeline_runtime.feed.reader_feed import ReaderFeed
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
 from pipeline_runtime.output.commit import abandon, check_before, clean_up, commit, is_committed
 from pipeline_runtime.output.merge import (
     FileFormat,
-    Task,
+    Merge,
     check_num_partitions,
     measure_ratio,
     plan_merge,
-    run_task,
     write_empty,
 )
 from pipeline_runtime.output.place import Mode, Place, check_table
@@ -41,7 +43,6 @@ from pipeline_runtime.output.records import (
     read_records,
     write_record,
 )
-from pipeline_runtime.output.spool import SpooledPiece
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.sources.output_manifest import (
@@ -79,15 +80,27 @@ class Progress:
         counts: rows and bytes of the read and of every step.
         resumed_counts: the same when this attempt began.
         rows: rows that the steps left, all in spool files.
+        resumed_rows: the same when this attempt began.
+        checksum: of these rows' identities; None if an older release recorded some of them.
+        pieces: pieces that this attempt recorded.
+        spooling_seconds: time since this attempt began to spool, until its spool was complete.
+        recording_seconds: part of that time in which the driver was busy with records.
         files, num_bytes: what the merge has written of the table.
+        merged_rows: rows in these files.
     """
 
     phase: Phase = "Spooling"
     counts: tuple[StepCount, ...] = ()
     resumed_counts: tuple[StepCount, ...] = ()
     rows: int = 0
+    resumed_rows: int = 0
+    checksum: Checksum | None = field(default_factory=Checksum)
+    pieces: int = 0
+    spooling_seconds: float = 0.0
+    recording_seconds: float = 0.0
     files: int = 0
     num_bytes: int = 0
+    merged_rows: int = 0
     files_planned: int = 0
     waited: Waited = field(default_factory=Waited)
     usage: WorkerUsage = field(default_factory=WorkerUsage)
@@ -99,6 +112,26 @@ class Progress:
         read, before = (each[0].rows if each else 0 for each in counts)
         return read, before
 
+    def add_piece(self, record: PieceRecord) -> None:
+        """Count a piece that is recorded."""
+        self.counts = add_counts(self.counts, record.step_counts)
+        self.rows += record.rows
+        added = record.rows_checksum
+        self.checksum = self.checksum.merge(added) if self.checksum and added else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writers:
+    """The processes that store rows.
+
+    Attributes:
+        feed: gives pieces that `Spooler` has stored in the job's spool.
+        merge: runs the merge's tasks, once the feed is used up.
+    """
+
+    feed: FeedSource
+    merge: Merge
+
 
 @dataclass(slots=True, kw_only=True)
 class Job:
@@ -107,7 +140,6 @@ class Job:
     Attributes:
         run: name of the run; its staged files are in a folder of this name.
         done: pieces of complete groups from earlier attempts, by group.
-        num_threads: files that are merged at a time.
         is_new: whether this is the first attempt.
         is_staged: whether the run has staged files; else its table is in place.
     """
@@ -117,7 +149,6 @@ class Job:
     record: RunRecord
     claim: ClaimRecord
     done: dict[int, list[PieceRecord]]
-    num_threads: int = 1
     is_new: bool = False
     is_staged: bool = True
     progress: Progress = field(default_factory=Progress)
@@ -136,18 +167,20 @@ class Job:
         return tuple(group for group in groups if group.index not in self.done)
 
     def write(
-        self, feed: FeedSource, groups: Sequence[Group], on_progress: Callable[[Progress], None]
+        self,
+        writers: Writers,
+        groups: Sequence[Group],
+        on_progress: Callable[[Progress], None],
     ) -> OutputManifest:
         """Write the table, or what is left of it, and put it in place.
 
         Args:
-            feed: gives `SpooledPiece`s that were stored in `spool`.
             groups: all groups of the stream.
-            on_progress: called after every record; may raise Stopped.
+            on_progress: called after every record, and every second or two; may raise Stopped.
         """
         if not is_committed(self.target.place, self.record.id):
-            pieces = self._spool(feed, groups, on_progress)
-            files = self._merge(pieces, on_progress)
+            pieces = self._spool(writers, groups, on_progress)
+            files = self._merge(writers, pieces, on_progress)
             self._check_claim()
             self.progress.phase = "Committing"
             on_progress(self.progress)
@@ -170,19 +203,28 @@ class Job:
         return manifest
 
     def _spool(
-        self, feed: FeedSource, groups: Sequence[Group], on_progress: Callable[[Progress], None]
+        self,
+        writers: Writers,
+        groups: Sequence[Group],
+        on_progress: Callable[[Progress], None],
     ) -> list[PieceRecord]:
         """Have the rows of all groups spooled; return the records in the table's order."""
-        progress = self.progress
+        progress, began = self.progress, time.monotonic()
         recorded = [piece for pieces in self.done.values() for piece in pieces]
         folders = {section.folder for piece in recorded for section in piece.sections}
+
+        def look() -> None:
+            progress.spooling_seconds = time.monotonic() - began
+            on_progress(progress)
+
         left = self.left(groups)
         if left:
-            pieces = feed.open(ROLE, 0, left, in_order=False).pieces(
-                progress.waited, progress.usage
-            )
-            for piece in pieces:
-                assert isinstance(piece, SpooledPiece)
+            feed = writers.feed.open(ROLE, 0, left, in_order=False)
+            if isinstance(feed, ReaderFeed):
+                feed = replace(feed, on_wait=look)
+            for piece in feed.pieces(progress.waited, progress.usage):
+                started = time.monotonic()
+                assert isinstance(piece, Piece)
                 record = PieceRecord.of(piece)
                 folders.update(section.folder for section in record.sections)
                 check_num_partitions(folders)
@@ -190,13 +232,17 @@ class Job:
                 name = names.name_piece(record.group, record.piece)
                 write_record(self.staged, f"{names.PIECES_FOLDER}/{name}", record)
                 recorded.append(record)
-                progress.counts = add_counts(progress.counts, record.step_counts)
-                progress.rows += record.rows
-                on_progress(progress)
+                progress.add_piece(record)
+                progress.pieces += 1
+                progress.recording_seconds += time.monotonic() - started
+                look()
         return sorted(recorded, key=lambda record: record.place)
 
     def _merge(
-        self, pieces: Sequence[PieceRecord], on_progress: Callable[[Progress], None]
+        self,
+        writers: Writers,
+        pieces: Sequence[PieceRecord],
+        on_progress: Callable[[Progress], None],
     ) -> list[OutputFile]:
         """Write the table's files that no earlier attempt recorded; return all, in order."""
         staged, progress = self.staged, self.progress
@@ -213,7 +259,8 @@ class Job:
             self._count(record)
         on_progress(progress)
         left = [task for task in tasks if names.name_task(task.index) not in merged]
-        for task, files in self._run_tasks(left):
+        running = writers.merge(staged, left, self.target.form, lambda: on_progress(progress))
+        for task, files in running if left else ():
             record = MergedRecord(files=files)
             self._check_claim()
             name = names.name_task(task.index)
@@ -225,28 +272,10 @@ class Job:
             return [write_empty(staged, self.target.form)]
         return [file for name in sorted(merged) for file in merged[name].files]
 
-    def _run_tasks(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
-        """Run tasks in threads; yield each as it is done."""
-        waiting = iter(tasks)
-        running: dict[Future[tuple[OutputFile, ...]], Task] = {}
-        pool = ThreadPoolExecutor(self.num_threads, "lastmile-merge")
-        try:
-            while True:
-                for task in waiting:
-                    running[pool.submit(run_task, self.staged, task, self.target.form)] = task
-                    if len(running) > self.num_threads:
-                        break
-                if not running:
-                    return
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield running.pop(future), future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
     def _count(self, record: MergedRecord) -> None:
         self.progress.files += len(record.files)
         self.progress.num_bytes += sum(file.bytes for file in record.files)
+        self.progress.merged_rows += sum(file.rows for file in record.files)
 
     def _manifest(self, files: Sequence[OutputFile]) -> OutputManifest:
         schema = self.target.form.full_schema
@@ -330,7 +359,6 @@ def _resume(target: Target, run: str, record: RunRecord) -> Job:
     done = find_done_groups(keep_stored(pieces, staged.sizes(names.SPOOL_FOLDER)))
     job = Job(target=target, run=run, record=record, claim=claim, done=done)
     for piece in (piece for found in done.values() for piece in found):
-        job.progress.counts = add_counts(job.progress.counts, piece.step_counts)
-        job.progress.rows += piece.rows
-    job.progress.resumed_counts = job.progress.counts
+        job.progress.add_piece(piece)
+    job.progress.resumed_counts, job.progress.resumed_rows = job.progress.counts, job.progress.rows
     return job

@@ -8,10 +8,11 @@ file open, so that memory does not grow with the number of partitions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,6 +37,8 @@ _ROWS_PER_GROUP = 131_072
 _BYTES_PER_GROUP = 128 << 20
 # Arrow bytes that are compressed to measure how small Parquet makes them.
 _SAMPLE_BYTES = 16 << 20
+# The driver may look at something else this often while tasks run.
+_WAIT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,56 @@ def _compress(rows: Sequence[pa.Table], form: FileFormat) -> int:
     with _open_writer(sink, form.schema, form) as writer:
         writer.write_table(pa.concat_tables(rows).cast(form.schema))
     return int(sink.tell())
+
+
+class Merge(Protocol):
+    """Runs tasks, several at a time."""
+
+    def __call__(
+        self,
+        storage: Storage,
+        tasks: Sequence[Task],
+        form: FileFormat,
+        on_wait: Callable[[], None],
+    ) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
+        """Yield each task and its files as it is done.
+
+        Args:
+            on_wait: called every second or two; may raise to give up the rest.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInThreads:
+    """Runs tasks in threads of this process; see `Merge`."""
+
+    num_threads: int
+
+    def __call__(
+        self,
+        storage: Storage,
+        tasks: Sequence[Task],
+        form: FileFormat,
+        on_wait: Callable[[], None],
+    ) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
+        waiting = iter(tasks)
+        running: dict[Future[tuple[OutputFile, ...]], Task] = {}
+        pool = ThreadPoolExecutor(self.num_threads, "lastmile-merge")
+        try:
+            while True:
+                for task in waiting:
+                    running[pool.submit(run_task, storage, task, form)] = task
+                    if len(running) > self.num_threads:
+                        break
+                if not running:
+                    return
+                done, _ = wait(running, _WAIT_SECONDS, FIRST_COMPLETED)
+                on_wait()
+                for future in done:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def run_task(storage: Storage, task: Task, form: FileFormat) -> tuple[OutputFile, ...]:

@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
 from pipeline_runtime.errors import OutputError
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.pieces import Piece, StepCount
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
-from pipeline_runtime.output.spool import Section, SpooledPiece
+from pipeline_runtime.output.spool import Section, Spooled
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources.output_manifest import Count, OutputFile
 
@@ -56,8 +57,22 @@ class ClaimRecord(Record):
     token: str
 
 
+class ChecksumRecord(BaseModel):
+    """See `hashing.Checksum`."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel)
+
+    rows: Count
+    sum: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+    sum_of_squares: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+
+
 class PieceRecord(Record):
-    """A piece that was delivered: its counts, and where its rows are."""
+    """A piece that was delivered: its counts, and where its rows are.
+
+    Attributes:
+        checksum: of the rows' identities; None in records of older releases.
+    """
 
     group: Count
     piece: Count
@@ -66,18 +81,21 @@ class PieceRecord(Record):
     counts: tuple[tuple[Count, Count, float], ...]
     file: str
     sections: tuple[Section, ...]
+    checksum: ChecksumRecord | None = None
 
     @classmethod
-    def of(cls, piece: SpooledPiece) -> PieceRecord:
-        header = piece.header
+    def of(cls, piece: Piece) -> PieceRecord:
+        """Return the record of a piece that a reader has spooled."""
+        header, spooled = piece.header, Spooled.of(piece)
         return cls(
             group=header.group,
             piece=header.piece,
             is_last=header.is_last,
             num_rows=header.num_rows,
             counts=tuple((c.rows, c.num_bytes, c.seconds) for c in header.counts),
-            file=piece.file,
-            sections=piece.sections,
+            file=spooled.file,
+            sections=spooled.sections,
+            checksum=ChecksumRecord(**spooled.checksum),
         )
 
     @property
@@ -88,6 +106,12 @@ class PieceRecord(Record):
     @property
     def step_counts(self) -> tuple[StepCount, ...]:
         return tuple(StepCount(rows=r, num_bytes=b, seconds=s) for r, b, s in self.counts)
+
+    @property
+    def rows_checksum(self) -> Checksum | None:
+        """The checksum of the rows, if it was recorded."""
+        found = self.checksum
+        return None if found is None else Checksum.from_json(found.model_dump(by_alias=True))
 
     @property
     def rows(self) -> int:

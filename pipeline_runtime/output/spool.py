@@ -7,18 +7,21 @@ writes its spool file; `merge` reads the sections of a partition in the order of
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.partitions import split_rows
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 # LZ4 is several times as fast as any codec of Parquet, and halves what is stored.
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -42,16 +45,23 @@ class Section(NamedTuple):
     num_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpooledPiece(Piece):
-    """A piece whose rows its reader has stored in a spool file; the table here is empty.
+class Spooled(NamedTuple):
+    """The rows of a piece in a spool file.
 
     Attributes:
-        file: name of the spool file; "" if the piece has no rows.
+        file: name of the file; "" if the piece has no rows.
+        checksum: of the rows' identities, as `Checksum.to_json` returns it.
     """
 
     file: str
     sections: tuple[Section, ...]
+    checksum: dict[str, Any]
+
+    @classmethod
+    def of(cls, piece: Piece) -> Spooled:
+        """Return the rows of a piece that a reader has spooled."""
+        file, sections, checksum = json.loads(piece.result)
+        return cls(file, tuple(Section(*section) for section in sections), checksum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +76,19 @@ class Spooler:
     columns: tuple[str, ...]
     partition_by: tuple[str, ...]
 
-    def __call__(self, piece: Piece) -> SpooledPiece:
-        """Store a piece, under a name that no other attempt has."""
+    def __call__(self, piece: Piece) -> Piece:
+        """Store a piece, under a name that no other attempt has, and return it without rows."""
         header = piece.header
+        checksum = Checksum()
+        checksum.add(piece.table.column(ROW_HASH_COLUMN).to_numpy())
         rows = piece.table.select(list(self.columns))
         file = ""
         sections: tuple[Section, ...] = ()
         if rows.num_rows:
             file = f"{header.group:06d}-{header.piece:04d}-{make_token()}.arrows"
             sections = write_spool(self.storage, file, rows, self.partition_by)
-        return SpooledPiece(
-            header=header,
-            table=rows.schema.empty_table(),
-            is_shared=piece.is_shared,
-            file=file,
-            sections=sections,
-        )
+        result = json.dumps(Spooled(file, sections, checksum.to_json()))
+        return replace(piece, table=pa.table({}), result=result)
 
 
 def write_spool(

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-import torch
 
 SUBCLUSTER_LABEL = "ray-subcluster"
 DATA_SUBCLUSTER = "data"
@@ -55,7 +54,7 @@ def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
         gpus = sum(node["Resources"].get("GPU", 0) for node in alive)
         takes_gpus = wants_gpus and gpus >= world_size
         has_gpus = takes_gpus or not wants_gpus or gpus == 0  # none: the operator's setting
-        is_whole = data and training and has_gpus
+        is_whole = data and (training or not world_size) and has_gpus
         if is_whole or time.monotonic() >= deadline:
             break
         time.sleep(1.0)
@@ -74,6 +73,8 @@ def _select(labels: Iterable[Mapping[str, str]], value: str) -> dict[str, str] |
 
 def _finds_cuda(training: dict[str, str] | None) -> bool:
     """Ask torch on a node of the ranks: Ray counts what it was told, not what works there."""
+    import torch  # for seconds, which only GPUs are worth
+
     if torch.cuda.is_available():
         return True
     ask = ray.remote(torch.cuda.is_available)

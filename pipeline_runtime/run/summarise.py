@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import StreamPlan
 from pipeline_runtime.run.consumers import Control, Outcome, Results, RunBasis
 from pipeline_runtime.run.phases import Phases
@@ -141,4 +142,12 @@ def read_size(stream: StreamPlan, counts: Sequence[StepCount]) -> report.Dataset
         rows_read=pruning.rows_read,
         bytes_read=counts[0].num_bytes if counts else 0,
         pushed=stream.pushed,
+    )
+
+
+def build_checksum(checksum: Checksum) -> report.Checksum:
+    """Return a checksum of rows as a summary has it."""
+    value = checksum.to_json()
+    return report.Checksum(
+        rows=value["rows"], sum=value["sum"], sum_of_squares=value["sumOfSquares"]
     )

@@ -1,4 +1,4 @@
-"""The position of a rank in its rows, and the checksum of the rows that reached the model.
+"""The position of a rank in its rows, with the checksum of the rows that reached the model.
 
 A position says which pieces of the current epoch were consumed, whole or in part, so that a
 resumed run reads what is left and nothing twice. It is saved in every checkpoint, a rank each.
@@ -10,51 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from pipeline_runtime.feed.pieces import Header, StepCount, add_counts
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan.model import StreamPlan
 
-# The width of the checksum's sums.
-_MODULUS = 1 << 64
 _DIGEST_CHARS = 16  # as long as the run's hash
-
-
-@dataclass(slots=True)
-class Checksum:
-    """(count, Σh, Σh² mod 2⁶⁴) over identity hashes h: equal for equal rows in whatever order."""
-
-    rows: int = 0
-    total: int = 0
-    squares: int = 0
-
-    def add(self, hashes: np.ndarray) -> None:
-        """Add uint64 hashes [n]; numpy's uint64 arithmetic wraps, which is the modulus."""
-        self.rows += len(hashes)
-        self.total = (self.total + int(hashes.sum(dtype=np.uint64))) % _MODULUS
-        squares = int((hashes * hashes).sum(dtype=np.uint64))
-        self.squares = (self.squares + squares) % _MODULUS
-
-    def merge(self, other: Checksum) -> Checksum:
-        """The checksum of both sets of rows."""
-        return Checksum(
-            rows=self.rows + other.rows,
-            total=(self.total + other.total) % _MODULUS,
-            squares=(self.squares + other.squares) % _MODULUS,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rows": self.rows,
-            "sum": f"{self.total:016x}",
-            "sumOfSquares": f"{self.squares:016x}",
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Checksum:
-        return cls(
-            rows=value["rows"], total=int(value["sum"], 16), squares=int(value["sumOfSquares"], 16)
-        )
 
 
 @dataclass(slots=True)

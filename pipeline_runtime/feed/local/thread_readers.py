@@ -19,8 +19,8 @@ from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.plan.groups import Group
 
-# A thread is never lost, so the loop waits for its pieces only.
-_WAIT_SECONDS = 60.0
+# A consumer that waits may look at something else this often.
+_WAIT_SECONDS = 1.0
 
 
 class ThreadCrew:

@@ -48,7 +48,8 @@ class Stream:
 
     Attributes:
         batching: the batches to make of a piece; None if the consumer takes rows.
-        finish: called with every piece by its reader; what it returns is delivered.
+        finish: called with every piece by its reader; what it returns is delivered. Between
+            processes, only its `result` and its table travel.
     """
 
     plan: StreamPlan
@@ -113,7 +114,7 @@ class PieceMaker:
                 if len(self._open) > _MAX_OPEN_GROUPS:
                     self._open.popitem(last=False)
         piece = replace(piece, header=replace(piece.header, gap_seconds=gap_seconds))
-        made: Piece | ReadyPiece = stream.finish(piece) if stream.finish else piece
+        made: Piece | ReadyPiece = _finish(stream.finish, piece) if stream.finish else piece
         if stream.batching is not None:
             # A value that has no place in a batch is told by the trainer, if it comes to that row.
             with contextlib.suppress(TrainingError):
@@ -179,6 +180,14 @@ class PieceMaker:
             if role not in self._streams:
                 self._streams[role] = self._get_stream(role)
             return self._streams[role]
+
+
+def _finish(finish: Callable[[Piece], Piece], piece: Piece) -> Piece:
+    """Have the consumer finish a piece; the reader is busy meanwhile."""
+    started = time.perf_counter()
+    made = finish(piece)
+    seconds = time.perf_counter() - started
+    return replace(made, header=replace(made.header, batching_seconds=seconds))
 
 
 def _without_sharing(plan: StreamPlan) -> StreamPlan:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -42,11 +43,17 @@ _PREFETCH_PIECES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayDataOptions:
-    """Options of the executions; only nodes with all of `labels` work on them."""
+    """Options of executions on this cluster.
+
+    Attributes:
+        labels: of the nodes that may work on them.
+        finish: called with every piece by the task of the last stage; see `making.maker.Stream`.
+    """
 
     preserve_order: bool = False
     broadcast: bool = True
     labels: dict[str, str] | None = None
+    finish: Callable[[Piece], Piece] | None = None
 
 
 def build_dataset(
@@ -61,18 +68,23 @@ def build_dataset(
         stream = broadcast_side_tables(stream)
     num_tasks, share = cut_into_tasks(len(groups))
     held = ray.put((stream, tuple(groups)))
+    last = len(stream.stages) - 1
+
+    def finish(index: int, piece: Piece) -> Piece:
+        return options.finish(piece) if options.finish and index == last else piece
 
     def read(block: pa.Table) -> Iterator[pa.Table]:
         plan, all_groups = ray.get(held)
         for task in block.column("id").to_pylist():
             for group in all_groups[task * share : (task + 1) * share]:
                 with reporting(on_failure):
-                    yield from (pack(piece) for piece in read_group(plan, group, piece_rows))
+                    for piece in read_group(plan, group, piece_rows):
+                        yield pack(finish(0, piece))
 
     dataset = ray.data.range(num_tasks, override_num_blocks=num_tasks)
     dataset = _map(dataset, read, stream.stages[0])
     for index in range(1, len(stream.stages)):
-        function = _stage_function(held, index, piece_rows, on_failure)
+        function = _stage_function(held, index, piece_rows, on_failure, partial(finish, index))
         dataset = _map(dataset, function, stream.stages[index])
     _configure(dataset.context, options)
     return dataset
@@ -85,7 +97,11 @@ def cut_into_tasks(num_groups: int) -> tuple[int, int]:
 
 
 def _stage_function(
-    held: Any, index: int, piece_rows: int, on_failure: Callable[[LastmileError], None]
+    held: Any,
+    index: int,
+    piece_rows: int,
+    on_failure: Callable[[LastmileError], None],
+    finish: Callable[[Piece], Piece],
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
         plan, all_groups = ray.get(held)
@@ -95,7 +111,7 @@ def _stage_function(
             group = by_key[piece.header.epoch, piece.header.group]
             places = places_of(group, piece.header, piece_rows)
             with reporting(on_failure):
-                yield pack(run_stage(plan, index, piece, places))
+                yield pack(finish(run_stage(plan, index, piece, places)))
 
     return run
 

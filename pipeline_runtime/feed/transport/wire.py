@@ -95,6 +95,7 @@ def _lay_out(
         fields = asdict(piece.header)
         if isinstance(piece, Piece):
             starts.append(_add_table(parts, piece.table))
+            fields["result"] = piece.result
         else:
             fields["ready"], own = _lay_out_ready(piece, wire)
             starts.append(parts.add(own.num_bytes, own.write))
@@ -184,11 +185,12 @@ def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
 
 def _unpack(header_json: str, memory: Bytes) -> Piece | ReadyPiece:
     fields = json.loads(header_json)
-    ready = fields.pop("ready", None)
+    ready, result = fields.pop("ready", None), fields.pop("result", "")
     counts = tuple(StepCount(**count) for count in fields.pop("counts"))
     header = Header(**fields, counts=counts)
     if ready is None:
-        return Piece(header=header, table=pa.ipc.open_stream(pa.py_buffer(memory)).read_all())
+        table = pa.ipc.open_stream(pa.py_buffer(memory)).read_all()
+        return Piece(header=header, table=table, result=result)
     layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in ready["layouts"]]
     counted = ready["is_counted"]
     hashes = _part(memory, ready["hashes"]).view(np.uint64)

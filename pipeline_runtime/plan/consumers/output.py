@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pipeline_runtime.config import ExperimentSpec, Output, Shuffle
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.plan.consumers.base import IN_ORDER
+from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
 from pipeline_runtime.sources.partition_names import find_name_fault, find_partition_type
 from pipeline_runtime.steps.base import public_schema
@@ -80,16 +81,12 @@ class OutputConsumer:
         return frozenset()
 
     def choose_feed(self, stages: Sequence[Stage]) -> FeedChoice:
-        """Return readers: they store the rows themselves. Raises ManifestError for Ray Data."""
-        if self.spec.pipeline_options.feed == "RayData":
-            message = "must be Auto with output, whose readers write; remove it"
-            raise ManifestError([Problem(path="spec.pipelineOptions.feed", message=message)])
-        python = [s for stage in stages for s in stage.steps if s.transform.calls_user_code]
-        if python:
-            reason = f"in one thread, since {python[0].path} calls Python"
-            return FeedChoice(engine="Readers", reason=reason)
-        reason = "threads of this process, which write the rows that they make"
-        return FeedChoice(engine="Readers", reason=reason, may_be_threads=True)
+        """Return the same engine as for a training: whatever makes the rows stores them."""
+        feed = choose_feed(self.spec.pipeline_options, stages)
+        if not feed.may_switch:
+            return feed
+        reason = "on one machine as threads of this process, which store the rows that they make"
+        return replace(feed, reason=reason, may_switch=False)
 
     def warn(self, stream: StreamPlan) -> Iterator[str]:
         yield from ()

@@ -11,11 +11,11 @@ from typing import Any
 from pipeline_runtime import report
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.monitor import HistoryPoint, MonitorState, RankSnapshot
 from pipeline_runtime.run.phases import Phases
-from pipeline_runtime.run.summarise import machine, step_flows
+from pipeline_runtime.run.summarise import build_checksum, machine, step_flows
 from pipeline_runtime.run.training.prepare import PreparedRun
-from pipeline_runtime.training.position import Checksum
 
 _STAGES = ("compute", "production", "transfer", "batching", "collate", "paused")
 _RESUME_DETAIL = {
@@ -146,10 +146,7 @@ def _checksum(ranks: Sequence[RankSnapshot]) -> report.Checksum:
     merged = Checksum()
     for rank in ranks:
         merged = merged.merge(Checksum.from_json(rank.checksum))
-    value = merged.to_json()
-    return report.Checksum(
-        rows=value["rows"], sum=value["sum"], sum_of_squares=value["sumOfSquares"]
-    )
+    return build_checksum(merged)
 
 
 def _order(run: PreparedRun) -> report.Order:

@@ -1,26 +1,54 @@
-"""The `lastmile_*` metrics of a run that writes a table; names are shared with other runs."""
+"""The `lastmile_*` metrics of a run that writes a table; names are shared with other runs.
+
+The autoscaler reads the same `lastmile_run_*` as of a training. There, trainers wait for rows; here
+nothing but the driver's own records could keep data workers from writing, so all other time of the
+spool is a wait for them. While files are merged, both clocks stand still.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline_runtime.feed.pieces import StepCount
 from pipeline_runtime.metrics import run_workers, steps_flow
 from pipeline_runtime.output.job import Progress
 
 _PHASES = ("Spooling", "Merging", "Committing", "Committed")
+# As of a training, whose trainers wait for these.
+_STAGES = ("production", "transfer", "batching", "collate")
+# Rates are of so many seconds: long enough for a few large pieces.
+WINDOW_SECONDS = 30.0
+# Part of a run's progress that is its spool, which reads and computes; a merge only copies.
+_SPOOL_SHARE = 0.75
+# The commit is the last part, and takes moments where it is a rename.
+_COMMIT_SHARE = 0.01
+
+
+class _Reading(NamedTuple):
+    seconds: float
+    rows: int
+    ratio: float
 
 
 class WritingCollector(Collector):
     """A Prometheus collector over the progress of a run; counters start at 0 in each attempt."""
 
-    def __init__(self, step_names: Sequence[tuple[int, str]], planned_rows: int) -> None:
+    def __init__(
+        self,
+        step_names: Sequence[tuple[int, str]],
+        planned_rows: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._steps = [f"{index}-{kind}" for index, kind in step_names]
         self._planned_rows = planned_rows
+        self._clock = clock
+        self._window: deque[_Reading] = deque()
         self._lock = threading.Lock()
         self._metrics: list[Metric] = []
 
@@ -36,14 +64,9 @@ class WritingCollector(Collector):
             yield from self._metrics
 
     def _build(self, progress: Progress) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            "lastmile_progress_ratio",
-            "Share of the run that is done.",
-            value=min(1.0, _rows(progress.counts) / max(1, self._planned_rows)),
-        )
-        rows = CounterMetricFamily("lastmile_output_rows", "Rows for the table that were stored.")
-        rows.add_metric([], _last(progress.counts) - _last(progress.resumed_counts))
-        yield rows
+        yield from self._build_pace(progress)
+        stored = progress.rows - progress.resumed_rows
+        yield _count("lastmile_output_rows", "Rows for the table that were stored.", stored)
         yield GaugeMetricFamily(
             "lastmile_output_files", "Files of the table that were written.", value=progress.files
         )
@@ -56,13 +79,62 @@ class WritingCollector(Collector):
         for name in _PHASES:
             phase.add_metric([name], float(name == progress.phase))
         yield phase
+        yield from _build_totals(progress, stored)
         yield from run_workers([progress.usage.figures()])
         yield from steps_flow(self._steps, [progress.counts], [progress.resumed_counts])
 
+    def _build_pace(self, progress: Progress) -> Iterator[Metric]:
+        """Yield the progress, and rates of the last seconds; an unknown one has no sample."""
+        now = _Reading(self._clock(), progress.rows, self._find_ratio(progress))
+        yield GaugeMetricFamily(
+            "lastmile_progress_ratio", "Share of the run that is done.", value=now.ratio
+        )
+        window = self._window
+        window.append(now)
+        while len(window) > 2 and now.seconds - window[1].seconds >= WINDOW_SECONDS:
+            window.popleft()
+        seconds, done = now.seconds - window[0].seconds, now.ratio - window[0].ratio
+        if done > 0.0 and seconds > 0.0:
+            yield GaugeMetricFamily(
+                "lastmile_estimated_remaining_seconds",
+                "Seconds until the end, at the present pace.",
+                value=(1.0 - now.ratio) * seconds / done,
+            )
+        if progress.phase == "Spooling" and seconds > 0.0:
+            yield GaugeMetricFamily(
+                "lastmile_output_rows_per_second",
+                "Rows for the table that were stored per second, in the last half minute.",
+                value=(now.rows - window[0].rows) / seconds,
+            )
 
-def _rows(counts: Sequence[StepCount]) -> int:
-    return counts[0].rows if counts else 0
+    def _find_ratio(self, progress: Progress) -> float:
+        if progress.phase == "Spooling":
+            read, _ = progress.rows_read
+            return _SPOOL_SHARE * min(1.0, read / max(1, self._planned_rows))
+        if progress.phase == "Merging":
+            merged = min(1.0, progress.merged_rows / max(1, progress.rows))
+            return _SPOOL_SHARE + (1.0 - _SPOOL_SHARE - _COMMIT_SHARE) * merged
+        return 1.0 if progress.phase == "Committed" else 1.0 - _COMMIT_SHARE
 
 
-def _last(counts: Sequence[StepCount]) -> int:
-    return counts[-1].rows if counts else 0
+def _build_totals(progress: Progress, stored: int) -> Iterator[Metric]:
+    """Yield the totals that the autoscaler reads; see `metrics.RunCollector`."""
+    yield _count("lastmile_run_rows", "Rows that data workers stored.", stored)
+    yield _count("lastmile_run_steps", "Pieces of rows that were recorded.", progress.pieces)
+    loop = progress.spooling_seconds
+    yield _count("lastmile_run_loop_seconds", "Seconds since the attempt began to spool.", loop)
+    waits = CounterMetricFamily(
+        "lastmile_run_wait_seconds",
+        "Seconds of these spent waiting for data workers.",
+        labels=["stage"],
+    )
+    waiting = max(0.0, loop - progress.recording_seconds)
+    for stage in _STAGES:
+        waits.add_metric([stage], waiting if stage == "production" else 0.0)
+    yield waits
+
+
+def _count(name: str, text: str, value: float) -> Metric:
+    counter = CounterMetricFamily(name, text)
+    counter.add_metric([], value)
+    return counter

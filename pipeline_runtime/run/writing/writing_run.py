@@ -7,31 +7,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment, Output, run_config, run_hash
 from pipeline_runtime.errors import Interrupted, LastmileError, ManifestError, Problem
-from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.making.work import run_stage
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.formatting import format_bytes, format_count
-from pipeline_runtime.output.job import ROLE, Job, Progress, Stopped, Target, open_job
+from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.merge import FileFormat
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.place import Place, open_place
 from pipeline_runtime.output.records import RunRecord
-from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
-from pipeline_runtime.plan import Plan, StreamPlan, build_plan
+from pipeline_runtime.output.spool import Spooler, spool_schema
+from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 from pipeline_runtime.run.options import RunOptions, storage_root
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.results import check_not_complete
+from pipeline_runtime.run.summarise import build_checksum
+from pipeline_runtime.run.writing.local_writers import open_local_writers
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
@@ -39,19 +38,6 @@ if TYPE_CHECKING:  # a plan is shown before this is imported
     from pipeline_runtime.run.writing.writing_metrics import WritingCollector
 
 _URI = "spec.output.parquet.uri"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Finisher:
-    """What a reader does with a piece: the stages after the first, then its spool file."""
-
-    stream: StreamPlan
-    spooler: Spooler
-
-    def __call__(self, piece: Piece) -> SpooledPiece:
-        for index in range(1, len(self.stream.stages)):
-            piece = run_stage(self.stream, index, piece)
-        return self.spooler(piece)
 
 
 def prepare_writing(
@@ -64,9 +50,6 @@ def prepare_writing(
     """
     output = experiment.spec.output
     assert output is not None
-    if options.address != "local":
-        message = "is written by one machine so far, so --address must be local; leave it out"
-        raise ManifestError([Problem(path="spec.output", message=message)])
     root = storage_root(experiment, options)
     plan = build_plan(experiment, root)
     place = open_place(open_location(output.parquet.uri, root, output.parquet.s3))
@@ -95,7 +78,6 @@ def prepare_writing(
         is_mine=is_mine,
         resume=options.resume,
     )
-    job.num_threads = threads_per_rank(1)
     artifacts = open_location(experiment.spec.artifacts.uri, root)
     run_location = artifacts.join(experiment.metadata.name, job.run)
     if options.resume and not job.is_staged:
@@ -111,7 +93,8 @@ def prepare_writing(
         attempt=job.claim.attempt,
         warnings=warnings,
     )
-    return WritingRun(basis, output.parquet.uri, job)
+    needs_ray = options.address != "local" or plan.feed.engine == "RayData"
+    return WritingRun(basis, output.parquet.uri, job, needs_ray=needs_ray)
 
 
 def _format(output: Output, plan: Plan) -> FileFormat:
@@ -140,10 +123,10 @@ class WritingRun:
 
     stopping = "stopping; what is written is kept (Ctrl-C again: at once)"
     report_files = ()
-    num_trainers = None
 
-    def __init__(self, basis: RunBasis, uri: str, job: Job) -> None:
+    def __init__(self, basis: RunBasis, uri: str, job: Job, *, needs_ray: bool) -> None:
         self.basis = basis
+        self.num_trainers = 0 if needs_ray else None
         self._uri = uri
         self._job = job
         self._began = self._ended = time.monotonic()
@@ -189,17 +172,13 @@ class WritingRun:
 
     def _write(self, control: Control) -> None:
         plan, job = self.basis.plan, self._job
-        stream, piece_rows = plan.main, job.record.piece_rows
         spooler = Spooler(
             storage=job.spool,
-            columns=tuple(stream.output_schema.names),
+            columns=tuple(plan.main.output_schema.names),
             partition_by=job.target.partition_by,
         )
-        finish = _Finisher(stream=stream, spooler=spooler)
-        feed = ThreadReaders(
-            streams={ROLE: Stream(plan=stream, piece_rows=piece_rows, finish=finish)},
-            num_threads=job.num_threads if plan.feed.may_be_threads else 1,
-        )
+        piece_rows = job.record.piece_rows
+        stream = Stream(plan=plan.main, piece_rows=piece_rows, finish=spooler)
 
         def on_progress(progress: Progress) -> None:
             self.collector.update(progress)
@@ -211,7 +190,16 @@ class WritingRun:
                 raise Stopped
 
         on_progress(job.progress)
-        job.write(feed, stream.groups(0, piece_rows), on_progress)
+        with self._open_writers(stream) as writers:
+            job.write(writers, plan.main.groups(0, piece_rows), on_progress)
+
+    def _open_writers(self, stream: Stream) -> AbstractContextManager[Writers]:
+        """Open writers in this process and beside it, or over Ray."""
+        if self.num_trainers is None:
+            return open_local_writers(self.basis.plan, stream)
+        from pipeline_runtime.run.writing.ray_writers import open_ray_writers
+
+        return open_ray_writers(self.basis.plan, stream, self._job.staged)
 
     def _describe(self, progress: Progress) -> str:
         planned_rows = self.basis.plan.main.scan.pruning.rows_read
@@ -240,10 +228,16 @@ class WritingRun:
             bytes=progress.num_bytes,
             partition_by=job.target.partition_by,
         )
-        throughput = report.Throughput(rows_per_second=(read - before) / seconds)
+        sections: dict[str, Any] = {
+            "output": written,
+            "throughput": report.Throughput(rows_per_second=(read - before) / seconds),
+        }
+        checksum = progress.checksum
+        if checksum is not None and checksum.rows == progress.rows:
+            sections["checksum"] = build_checksum(checksum)
         return Results(
             counts=progress.counts,
-            sections={"output": written, "throughput": throughput},
+            sections=sections,
             warnings=tuple(job.warnings),
             hints=("resume: the same command with --resume",),
         )

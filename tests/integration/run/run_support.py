@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import yaml
+from ray_heads import RealRay
 
 from pipeline_runtime import hashing
 from pipeline_runtime.report import Summary, load_summary
@@ -245,3 +246,17 @@ def command_line(process: Process) -> str:
         )
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def workers_called(cluster: RealRay, name: str) -> list[int]:
+    """Return the cluster's workers of a name: `ray::Reader`, or `ray::Reader.make`."""
+    folder = str(cluster.folder)
+    lines = [(process.pid, parent, command_line(process)) for process, parent in all_processes()]
+    parents = {
+        pid
+        for pid, _, line in lines
+        if folder in line and ("/raylet " in line or "fork_server.py" in line)
+    }
+    return [
+        pid for pid, parent, line in lines if parent in parents and line.partition(".")[0] == name
+    ]

@@ -19,11 +19,10 @@ from run_support import (
     LASTMILE,
     Clicks,
     Project,
-    all_processes,
     checksum_of,
     clicks_spec,
-    command_line,
     wait_for,
+    workers_called,
 )
 from warm_lastmile import RUN_SECONDS, Lastmile
 
@@ -127,17 +126,3 @@ def run_and_kill(run: Project, cluster: RealRay, kind: str, step: int) -> int:
 
 def num_steps(log: Path) -> int:
     return log.read_text().count("step")
-
-
-def workers_called(cluster: RealRay, name: str) -> list[int]:
-    """Return the cluster's workers of a name: `ray::Reader`, or `ray::Reader.make`."""
-    folder = str(cluster.folder)
-    lines = [(process.pid, parent, command_line(process)) for process, parent in all_processes()]
-    parents = {
-        pid
-        for pid, _, line in lines
-        if folder in line and ("/raylet " in line or "fork_server.py" in line)
-    }
-    return [
-        pid for pid, parent, line in lines if parent in parents and line.partition(".")[0] == name
-    ]

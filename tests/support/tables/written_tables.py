@@ -1,5 +1,7 @@
 """Output jobs for tests: without threads, and with a storage that kills them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +14,13 @@ import pyarrow.parquet as pq
 from pipeline_runtime import Pipeline
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.output.job import Job, Progress, Target, open_job
-from pipeline_runtime.output.merge import FileFormat
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.output.job import Job, Progress, Target, Writers, open_job
+from pipeline_runtime.output.merge import FileFormat, MergeInThreads
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.place import Mode, Place, open_place
 from pipeline_runtime.output.records import RunRecord
-from pipeline_runtime.output.spool import SpooledPiece, Spooler, spool_schema
+from pipeline_runtime.output.spool import Spooler, spool_schema
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan import Group, StreamPlan, plan_groups
 from pipeline_runtime.sources import open_location
@@ -36,7 +39,7 @@ class InlineFeed:
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Any:
         return InlineFeed(self.stream, self.piece_rows, self.spooler, groups)
 
-    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[SpooledPiece]:
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
         for group in self.groups:
             for piece in read_group(self.stream, group, self.piece_rows):
                 yield self.spooler(piece)
@@ -99,7 +102,8 @@ class Written:
         feed = InlineFeed(stream, self.piece_rows, spooler)
         if seen is not None:
             seen.append(job.progress)
-        return job.write(feed, groups, lambda progress: None)
+        writers = Writers(feed=feed, merge=MergeInThreads(1))
+        return job.write(writers, groups, lambda progress: None)
 
 
 class Killed(BaseException):

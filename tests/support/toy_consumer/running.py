@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+
+import pyarrow as pa
 
 from pipeline_runtime.config import DatasetExperiment, run_hash
 from pipeline_runtime.errors import LastmileError
@@ -22,17 +24,10 @@ from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.sources import open_location
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummedPiece(Piece):
-    """A piece whose rows are added up."""
-
-    total: int
-
-
-def add_up(piece: Piece) -> SummedPiece:
+def add_up(piece: Piece) -> Piece:
     """Add up a piece, in its reader."""
     total = sum(piece.table.column(0).to_pylist())
-    return SummedPiece(header=piece.header, table=piece.table.slice(0, 0), total=total)
+    return replace(piece, table=pa.table({}), result=str(total))
 
 
 class SumRun:
@@ -74,8 +69,8 @@ class SumRun:
         feed = readers.open("sum", 0, stream.groups(0, rows), in_order=False)
         try:
             for piece in feed.pieces(Waited(), WorkerUsage()):
-                assert isinstance(piece, SummedPiece)
-                self.total += piece.total
+                assert isinstance(piece, Piece)
+                self.total += int(piece.result)
                 self.counts = add_counts(self.counts, piece.header.counts)
                 control.show(Reading(line=f"{self.total:,}", source=self.total))
                 if control.stop.count:

@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from toy_consumer.model import ToyExperiment
 from toy_consumer.planning import SumConsumer
-from toy_consumer.running import SummedPiece, SumRun, add_up
+from toy_consumer.running import SumRun, add_up
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.plan import Plan, build_plan, explain, plan_document
 from pipeline_runtime.plan.consumers import Consumer
 from pipeline_runtime.run.consumers import Reading
@@ -63,8 +63,8 @@ def test_a_consumer_shares_leases_waiting_and_the_funnel(pipeline: Pipeline) -> 
     feed = readers.open("sum", 0, stream.groups(0, 100), in_order=False)
     total, counts = 0, tuple[StepCount, ...]()
     for piece in feed.pieces(waited, usage):
-        assert isinstance(piece, SummedPiece)
-        total += piece.total
+        assert isinstance(piece, Piece)
+        total += int(piece.result)
         counts = add_counts(counts, piece.header.counts)
     assert total == sum(range(0, 1000, 2))
     assert [flow.rows_out for flow in step_flows(stream, counts)] == [1000, 500]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline_runtime import Pipeline
+from pipeline_runtime import Pipeline, hashing
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import AlreadyComplete, ManifestError, OutputError
 from pipeline_runtime.kernels import loading
@@ -188,6 +188,33 @@ def scrape() -> Callable[[int], str]:
     return get
 
 
+def test_a_step_in_python_runs_in_several_processes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "import os\n"
+        "def note(table):\n"
+        "    return table.append_column('pid', [[os.getpid()] * len(table)])\n"
+    )
+    (root / "noting_steps.py").write_text(code)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    pipeline = Pipeline.read_parquet("in.parquet").map(
+        "noting_steps:note", output_columns={"pid": "int64"}
+    )
+    finished = pipeline.write_parquet("out/", storage_root=str(root))
+    assert finished.outcome.kind == "Complete", finished.outcome.error
+    written = Pipeline.read_parquet("out/").to_table(str(root)).sort_by("id")
+    assert written.select(ROWS.column_names).equals(ROWS)
+    assert os.getpid() not in written["pid"].to_pylist()
+
+
+def test_the_checksum_is_that_of_the_rows(root: Path) -> None:
+    checksum = run(root, partitionBy=["day"]).summary.checksum
+    hashes = hashing.hash_columns([pa.chunked_array([pa.array(np.arange(0, 1000, 2))])], seed=0)
+    assert checksum.rows == 500
+    assert checksum.sum == f"{int(hashes.sum(dtype=np.uint64)):016x}"
+
+
 def test_metrics_say_what_is_written(root: Path, scrape: Callable[[int], str]) -> None:
     ports: list[int] = []
     pages: list[str] = []
@@ -199,3 +226,6 @@ def test_metrics_say_what_is_written(root: Path, scrape: Callable[[int], str]) -
     assert "lastmile_output_files 1.0" in pages[-1]
     assert 'lastmile_step_output_rows_total{step="1-filter"} 500.0' in pages[-1]
     assert 'lastmile_output_phase{phase="Committed"} 1.0' in pages[-1]
+    assert "lastmile_run_rows_total 500.0" in pages[-1]
+    assert "lastmile_run_steps_total 10.0" in pages[-1]
+    assert "lastmile_progress_ratio 1.0" in pages[-1]

@@ -21,12 +21,12 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.expressions import parse
 from pipeline_runtime.feed.leases import num_pieces_of
 from pipeline_runtime.feed.making.work import places_of, read_group
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece, share_groups
 from pipeline_runtime.sources import Predicate, open_location, read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 from pipeline_runtime.sources.parquet.nested import METADATA_KEY
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
-from pipeline_runtime.training.position import Checksum
 
 NUM_ROWS = 120
 

@@ -16,10 +16,11 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
 from pipeline_runtime.feed.transport.wire import pack, unpack
+from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 from pipeline_runtime.training.buffered import BatchRows
-from pipeline_runtime.training.position import Checksum, Position, redistribute
+from pipeline_runtime.training.position import Position, redistribute
 from pipeline_runtime.training.stream import Agreement, BatchStream, Cutting
 
 Shape = list[list[int]]  # rows of every piece of every group

@@ -1,0 +1,31 @@
+"""Writers on this machine, without Ray: threads, or processes if a step calls Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pipeline_runtime.feed.local.process_readers import ProcessReaders
+from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.transport.wire import Sending
+from pipeline_runtime.output.job import ROLE, Writers
+from pipeline_runtime.output.merge import MergeInThreads
+from pipeline_runtime.plan import Plan
+
+
+@contextmanager
+def open_local_writers(plan: Plan, stream: Stream) -> Iterator[Writers]:
+    """Yield as many writers as this process may use cores."""
+    num_writers = threads_per_rank(1)
+    merge = MergeInThreads(num_writers)
+    if plan.feed.may_be_threads:
+        threads = ThreadReaders(streams={ROLE: stream}, num_threads=num_writers)
+        yield Writers(feed=threads, merge=merge)
+        return
+    sending = Sending(reads_ahead=stream.plan.reads_ahead)
+    processes = ProcessReaders(streams={ROLE: stream}, sending=sending, num_readers=num_writers)
+    try:
+        yield Writers(feed=processes, merge=merge)
+    finally:
+        processes.close()

@@ -1,0 +1,171 @@
+"""A table that data workers of a cluster write: equal to a local one, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from ray_heads import RealRay
+from run_support import LASTMILE, Project, checksum_of, wait_for, workers_called
+from warm_lastmile import RUN_SECONDS, Lastmile
+
+from pipeline_runtime import Pipeline
+
+ROWS = 4000
+KEPT = list(range(0, ROWS, 2))
+# Slow until the file `hurry` exists.
+STEPS = """
+import pathlib, time
+
+def wait(table, folder):
+    if table.num_rows and not pathlib.Path(folder, "hurry").exists():
+        time.sleep(0.5)
+    return table
+"""
+
+
+def write_project(
+    project: Project, *, resources: dict[str, int] | None = None, **spec: Any
+) -> None:
+    project.folder.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"id": np.arange(ROWS), "part": np.arange(ROWS) % 400})
+    pq.write_table(table, project.folder / "in.parquet", row_group_size=100)
+    step: dict[str, Any] = {
+        "function": "slow_steps:wait",
+        "options": {"folder": str(project.folder)},
+    }
+    document: dict[str, Any] = {
+        "code": {"workingDir": str(project.folder)},
+        "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
+        "pipelineOptions": {"rowsPerBlock": 100},
+        "pipeline": [
+            {"filter": {"where": "id % 2 = 0"}},
+            {"map": step | ({"resources": resources} if resources else {})},
+        ],
+        "output": {"partitionBy": ["part"], "parquet": {"uri": "out/"}},
+        **spec,
+    }
+    project.write(document, {"slow_steps": STEPS})
+
+
+def hurry(project: Project) -> None:
+    (project.folder / "hurry").touch()
+
+
+def files_of(project: Project) -> dict[str, list[int]]:
+    """Return the rows of each folder of the table, in their order."""
+    out = project.folder / "out"
+    found: dict[str, list[int]] = {}
+    for path in sorted(out.rglob("*.parquet")):
+        found.setdefault(str(path.parent.relative_to(out)), []).extend(
+            pq.read_table(path, columns=["id"], partitioning=None)["id"].to_pylist()
+        )
+    return found
+
+
+def check_table(project: Project) -> None:
+    assert sorted(row for rows in files_of(project).values() for row in rows) == KEPT
+    summary = project.summary
+    assert summary.output is not None
+    assert summary.output.rows == len(KEPT)
+    assert summary.checksum.model_dump() == checksum_of(KEPT)
+    assert not (project.folder / "_staging").exists()
+
+
+@pytest.mark.parametrize(
+    "resources", [None, pytest.param({"cpu": 1}, marks=pytest.mark.slow)], ids=["fused", "apart"]
+)
+def test_a_cluster_writes_the_same_table(
+    resources: dict[str, int] | None, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    here, there = project("here"), project("there")
+    for run in (here, there):
+        write_project(run, resources=resources if run is there else None)
+        hurry(run)
+    for run, address in ((here, "local"), (there, "auto")):
+        ended = on_cluster.run(*run.args("--address", address))
+        assert ended.code == 0, str(ended)
+        check_table(run)
+    assert files_of(here) == files_of(there)
+
+
+@pytest.mark.slow
+def test_a_cluster_writes_a_table_without_rows(
+    project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    write_project(run, pipeline=[{"filter": {"where": "id < 0"}}])
+    ended = on_cluster.run(*run.args("--address", "auto"))
+    assert ended.code == 0, str(ended)
+    table = Pipeline.read_parquet("out/").to_table(run.root)
+    assert (table.num_rows, table.column_names) == (0, ["id", "part"])
+
+
+def start(project: Project, cluster: RealRay, *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [LASTMILE, *project.args("--address", "auto", *more)],
+        env=cluster.driver_env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=project.folder,
+    )
+
+
+def num_records(project: Project, folder: str) -> int:
+    staging = Path(project.folder, "_staging", "out")
+    return len(list(staging.glob(f"*/{folder}/*.json")))
+
+
+@pytest.mark.parametrize("kind", ["ray::Reader", "ray::run_task"])
+@pytest.mark.slow
+def test_a_lost_worker_costs_no_row(
+    kind: str, project: Callable[..., Project], on_cluster: Lastmile, cluster: RealRay
+) -> None:
+    run = project()
+    write_project(run)
+    if kind == "ray::run_task":
+        hurry(run)
+    driver = start(run, cluster)
+    try:
+        wait_for(lambda: num_records(run, "pieces") >= 2, RUN_SECONDS, "pieces")
+        wait_for(lambda: workers_called(cluster, kind), RUN_SECONDS, kind)
+        os.kill(workers_called(cluster, kind)[0], signal.SIGKILL)
+        hurry(run)
+        assert driver.wait(RUN_SECONDS) == 0
+    finally:
+        driver.kill()
+        driver.wait()
+    check_table(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_driver_that_ends_is_continued_by_another(
+    number: signal.Signals,
+    project: Callable[..., Project],
+    on_cluster: Lastmile,
+    cluster: RealRay,
+) -> None:
+    run = project()
+    write_project(run)
+    driver = start(run, cluster)
+    try:
+        wait_for(lambda: num_records(run, "pieces") >= 3, RUN_SECONDS, "pieces")
+        driver.send_signal(number)
+        assert driver.wait(RUN_SECONDS) == (-9 if number == signal.SIGKILL else 130)
+    finally:
+        driver.kill()
+        driver.wait()
+    hurry(run)
+    ended = on_cluster.run(*run.args("--address", "auto", "--resume"))
+    assert ended.code == 0, str(ended)
+    assert run.summary.run.attempt == 2
+    check_table(run)
