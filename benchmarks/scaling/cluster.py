@@ -22,12 +22,12 @@ from typing import Any
 import ray
 
 from benchmarks.dataloading.errors import BenchmarkError
-from pipeline_runtime.run.cluster import connected
 from pipeline_runtime.run.placement import (
     DATA_SUBCLUSTER,
     SUBCLUSTER_LABEL,
     TRAINING_SUBCLUSTER,
 )
+from pipeline_runtime.run.ray_connection import connected
 
 DATA_LABELS = {SUBCLUSTER_LABEL: DATA_SUBCLUSTER}
 _SERIAL_LABEL = "scaling-node"  # tells our nodes apart

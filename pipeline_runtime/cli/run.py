@@ -30,7 +30,7 @@ from pipeline_runtime.run.folders import MAX_RUN_ID_CHARS, is_run_id
 
 if TYPE_CHECKING:  # these import Arrow, which --help does without
     from pipeline_runtime.run.consumers import ConsumerRun
-    from pipeline_runtime.run.logs import LogKeeper
+    from pipeline_runtime.run.driver_log import LogKeeper
     from pipeline_runtime.run.options import RunOptions
     from pipeline_runtime.run.session import Finished
 
@@ -124,7 +124,7 @@ def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:
 
 def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool) -> int:
     from pipeline_runtime.report.terminal import print_summary
-    from pipeline_runtime.run.logs import keeping_log
+    from pipeline_runtime.run.driver_log import keeping_log
 
     if not faulthandler.is_enabled():  # a crash of native code shows where the user's code was
         faulthandler.enable(_STDERR)

@@ -12,8 +12,8 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.history.closing import EVENTS_FILE, EXPERIMENT_FILE, FOLDER, PODS_FILE
+from pipeline_runtime.run.driver_log import FOLDER as DRIVER_LOGS
 from pipeline_runtime.run.folders import parse_run_id
-from pipeline_runtime.run.logs import FOLDER as DRIVER_LOGS
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, list_folder
 

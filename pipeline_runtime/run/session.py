@@ -143,7 +143,7 @@ def _connected(run: ConsumerRun, control: Control) -> Iterator[None]:
         return
     control.phases.begin(phases.RAY)
     with importing():
-        from pipeline_runtime.run.cluster import connected
+        from pipeline_runtime.run.ray_connection import connected
 
     options = control.options
     with connected(options.address, run.num_trainers, verbose=options.verbose):

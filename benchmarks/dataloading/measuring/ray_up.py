@@ -50,6 +50,6 @@ def join_ray(up: RayUp) -> AbstractContextManager[None]:
 def _connected(address: str) -> AbstractContextManager[None]:
     # Imported here: a process without Ray stays without it. A trainer has a logical CPU of its own
     # in `lastmile run`; here it is no actor, so none is held, and data work may have as many.
-    from pipeline_runtime.run.cluster import connected
+    from pipeline_runtime.run.ray_connection import connected
 
     return connected(address, 0, verbose=False)
