@@ -4,6 +4,6 @@
     size) ─▶ commit (one rename, or a manifest on object stores)
 
 `partitions` names the folders, `spool` writes and reads pieces' rows, `records` is what survives a
-kill, `merge` plans and writes the table's files, `storage` and `commit` put them in place, and
-`job` runs all of it. Nothing here imports ray or torch.
+kill, `recording` stores it, `merge` plans and writes the table's files, `storage` and `commit` put
+them in place, and `job` runs all of it. Nothing here imports ray or torch.
 """

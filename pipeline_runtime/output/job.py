@@ -30,6 +30,7 @@ from pipeline_runtime.output.merge import (
     write_empty,
 )
 from pipeline_runtime.output.place import Mode, Place, check_table
+from pipeline_runtime.output.recording import recording
 from pipeline_runtime.output.records import (
     ClaimRecord,
     MergedRecord,
@@ -217,25 +218,30 @@ class Job:
             progress.spooling_seconds = time.monotonic() - began
             on_progress(progress)
 
+        def count(stored: Sequence[PieceRecord], started: float) -> None:
+            recorded.extend(stored)
+            for record in stored:
+                progress.add_piece(record)
+            progress.pieces += len(stored)
+            progress.recording_seconds += time.monotonic() - started
+            look()
+
         left = self.left(groups)
-        if left:
-            feed = writers.feed.open(ROLE, 0, left, in_order=False)
-            if isinstance(feed, ReaderFeed):
-                feed = replace(feed, on_wait=look)
+        if not left:
+            return sorted(recorded, key=lambda record: record.place)
+        feed = writers.feed.open(ROLE, 0, left, in_order=False)
+        if isinstance(feed, ReaderFeed):
+            feed = replace(feed, on_wait=look)
+        with recording(self.staged, self._check_claim) as recorder:
             for piece in feed.pieces(progress.waited, progress.usage):
                 started = time.monotonic()
                 assert isinstance(piece, Piece)
                 record = PieceRecord.of(piece)
                 folders.update(section.folder for section in record.sections)
                 check_num_partitions(folders)
-                self._check_claim()
-                name = names.name_piece(record.group, record.piece)
-                write_record(self.staged, f"{names.PIECES_FOLDER}/{name}", record)
-                recorded.append(record)
-                progress.add_piece(record)
-                progress.pieces += 1
-                progress.recording_seconds += time.monotonic() - started
-                look()
+                count(recorder.put(record), started)
+            started = time.monotonic()
+            count(recorder.drain(), started)
         return sorted(recorded, key=lambda record: record.place)
 
     def _merge(

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -53,11 +54,15 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
     Raises, and turns Ray's errors into, a LastmileError.
     """
     labels = find_placement(0, wants_gpus=False).data
+    failures = None
     try:
         _check_reach(staged, labels)
         if plan.feed.engine == "RayData":
+            failures = _start_failures()
             options = RayDataOptions(broadcast=plan.broadcast, labels=labels, finish=stream.finish)
-            datasets = _Datasets(stream=stream, options=options)
+            datasets = _Datasets(
+                stream=stream, options=options, on_failure=partial(_report, failures)
+            )
             yield Writers(feed=datasets, merge=MergeOnRay(labels, lambda: None))
             return
         if plan.broadcast:
@@ -73,12 +78,42 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
         finally:
             ray.kill(pool)
     except ray.exceptions.RayTaskError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, LastmileError):
-            raise cause from None
-        raise FeedError(f"a data worker failed: {error}") from error
+        raise _find_cause(error, failures) from error
     except ray.exceptions.RayError as error:
         raise FeedError(f"Ray ended the run: {error}; run again with --resume") from error
+
+
+def _find_cause(error: Exception, failures: Any) -> LastmileError:
+    """Return the error that a data worker raised before Ray wrapped it."""
+    cause = getattr(error, "cause", None)
+    if not isinstance(cause, LastmileError) and failures is not None:
+        cause = ray.get(failures.read.remote())
+    return (
+        cause if isinstance(cause, LastmileError) else FeedError(f"a data worker failed: {error}")
+    )
+
+
+class _FirstFailure:
+    """An actor that keeps the first failure: Ray Data wraps errors so that their kind is lost."""
+
+    def __init__(self) -> None:
+        self._found: LastmileError | None = None
+
+    def report(self, error: LastmileError) -> None:
+        self._found = self._found or error
+
+    def read(self) -> LastmileError | None:
+        return self._found
+
+
+def _start_failures() -> Any:
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    remote: Any = ray.remote(_FirstFailure)
+    return remote.options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+def _report(failures: Any, error: LastmileError) -> None:
+    ray.get(failures.report.remote(error))
 
 
 def _ignore(error: LastmileError) -> None:
@@ -91,10 +126,13 @@ class _Datasets:
 
     stream: Stream
     options: RayDataOptions
+    on_failure: Callable[[LastmileError], None]
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Feed:
         stream = self.stream
-        dataset = build_dataset(stream.plan, groups, stream.piece_rows, self.options, _ignore)
+        dataset = build_dataset(
+            stream.plan, groups, stream.piece_rows, self.options, self.on_failure
+        )
         return RayDataFeed(dataset.iterator())
 
 
