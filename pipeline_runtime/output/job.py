@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -169,19 +170,21 @@ class Job:
 
     def write(
         self,
-        writers: Writers,
+        open_writers: Callable[[], AbstractContextManager[Writers]],
         groups: Sequence[Group],
         on_progress: Callable[[Progress], None],
     ) -> OutputManifest:
         """Write the table, or what is left of it, and put it in place.
 
         Args:
+            open_writers: called unless the table is complete.
             groups: all groups of the stream.
             on_progress: called after every record, and every second or two; may raise Stopped.
         """
         if not is_committed(self.target.place, self.record.id):
-            pieces = self._spool(writers, groups, on_progress)
-            files = self._merge(writers, pieces, on_progress)
+            with open_writers() as writers:
+                pieces = self._spool(writers, groups, on_progress)
+                files = self._merge(writers, pieces, on_progress)
             self._check_claim()
             self.progress.phase = "Committing"
             on_progress(self.progress)

@@ -190,8 +190,7 @@ class WritingRun:
                 raise Stopped
 
         on_progress(job.progress)
-        with self._open_writers(stream) as writers:
-            job.write(writers, plan.main.groups(0, piece_rows), on_progress)
+        job.write(lambda: self._open_writers(stream), plan.main.groups(0, piece_rows), on_progress)
 
     def _open_writers(self, stream: Stream) -> AbstractContextManager[Writers]:
         """Open writers in this process and beside it, or over Ray."""
@@ -204,13 +203,13 @@ class WritingRun:
     def _describe(self, progress: Progress) -> str:
         planned_rows = self.basis.plan.main.scan.pruning.rows_read
         read, before = progress.rows_read
-        seconds = max(1e-9, time.monotonic() - self._began)
         parts = [
             progress.phase.lower(),
             f"{100 * min(1.0, read / max(1, planned_rows)):.0f} % read",
-            f"{(read - before) / seconds:,.0f} rows/s",
             f"{format_count(progress.rows)} rows",
         ]
+        if progress.phase == "Spooling" and progress.spooling_seconds:
+            parts.append(f"{(read - before) / progress.spooling_seconds:,.0f} rows/s")
         if progress.files_planned:
             parts.append(f"{progress.files}/{progress.files_planned} files")
             parts.append(format_bytes(progress.num_bytes))

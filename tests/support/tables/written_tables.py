@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -103,7 +103,7 @@ class Written:
         if seen is not None:
             seen.append(job.progress)
         writers = Writers(feed=feed, merge=MergeInThreads(1))
-        return job.write(writers, groups, lambda progress: None)
+        return job.write(lambda: nullcontext(writers), groups, lambda progress: None)
 
 
 class Killed(BaseException):
