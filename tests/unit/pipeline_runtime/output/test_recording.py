@@ -71,7 +71,11 @@ def test_a_record_that_cannot_be_stored_ends_the_run(
         raise OutputError(name)
 
     monkeypatch.setattr(module, "write_record", refuse)
-    with recording(store, lambda: None) as recorder:
-        recorder.put(record(1))
-        with pytest.raises(OutputError, match="000001"):
+
+    def record_one() -> None:  # `put` raises if the record was refused so soon
+        with recording(store, lambda: None) as recorder:
+            recorder.put(record(1))
             recorder.drain()
+
+    with pytest.raises(OutputError, match="000001"):
+        record_one()
