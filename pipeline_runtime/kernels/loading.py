@@ -63,7 +63,7 @@ class _Loader:
 
     def __init__(self) -> None:
         self.kernels: Kernels | None = None
-        self.started: float | None = None  # by the monotonic clock; None while nothing loads
+        self.compiling_since: float | None = None  # by the monotonic clock; from a cache too
         self._wanted_since: float | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -80,7 +80,6 @@ class _Loader:
     def start(self) -> threading.Thread:
         with self._lock:
             if self._thread is None:
-                self.started = time.monotonic()
                 self._stop = threading.Event()
                 # Not a daemon: the interpreter must not be torn down around a running compiler.
                 self._thread = threading.Thread(
@@ -94,19 +93,20 @@ class _Loader:
         with self._lock:
             self._stop.set()
             if self.kernels is None:
-                self._thread = self._wanted_since = self.started = None
+                self._thread = self._wanted_since = self.compiling_since = None
 
     def _load(self, stop: threading.Event) -> None:
         try:
             from pipeline_runtime.kernels.compiled import compile_kernels
         except ImportError:  # not installed, or not for this numpy: the plain path it is
-            self.started = None
             return
 
         def is_wanted() -> bool:
             return not stop.is_set() and threading.main_thread().is_alive()
 
-        self.kernels = compile_kernels(is_wanted) or self.kernels
+        if is_wanted():
+            self.compiling_since = time.monotonic()
+            self.kernels = compile_kernels(is_wanted) or self.kernels
 
 
 _LOADER = _Loader()
@@ -141,13 +141,12 @@ def stop_loading() -> None:
 
 
 def loading_seconds() -> float:
-    """Return how long kernels have been loading; 0 before, and once they are there.
+    """Return how long kernels have been loading, once numba is imported; 0 when they are there.
 
     Beyond a few seconds they are being compiled, since numba's cache did not have them.
     """
-    if _LOADER.started is None or _LOADER.kernels is not None:
-        return 0.0
-    return time.monotonic() - _LOADER.started
+    since = _LOADER.compiling_since
+    return 0.0 if since is None or _LOADER.kernels is not None else time.monotonic() - since
 
 
 def describe(wanted: bool, plain: str = "numpy") -> str:
