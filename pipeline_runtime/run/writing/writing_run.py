@@ -183,7 +183,7 @@ class WritingRun:
         def on_progress(progress: Progress) -> None:
             self.collector.update(progress)
             phase = progress.phase.lower()
-            if control.phases.current != phase:
+            if phase not in (control.phases.current, "committed"):  # the end of "committing"
                 control.phases.begin(phase)
             control.show(Reading(line=self._describe(progress), source=progress))
             if control.stop.count and progress.phase in ("Spooling", "Merging"):

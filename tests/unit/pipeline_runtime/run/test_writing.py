@@ -67,6 +67,9 @@ def test_a_run_leaves_the_table_and_a_report(root: Path) -> None:
     assert summary.output is not None
     assert (summary.output.rows, summary.output.files) == (500, 2)
     assert [step.rows_out for step in summary.steps] == [1000, 500]
+    assert [phase.name for phase in summary.run.phases] == [
+        *("imports", "plan", "spooling", "merging", "committing", "report")
+    ]
     assert "Rows written" in (root / "report" / "report.html").read_text()
     [folder] = (root / "experiments" / "kept").iterdir()
     assert (folder / "summary.json").exists()
