@@ -20,7 +20,7 @@ from pipeline_runtime.plan import Plan
 from pipeline_runtime.plan.consumers import Consumer
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
-from pipeline_runtime.run.signals import StopRequest
+from pipeline_runtime.run.stop_signals import StopRequest
 from pipeline_runtime.sources import Location
 
 if TYPE_CHECKING:  # a plan is shown before this is imported

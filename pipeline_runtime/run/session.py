@@ -28,7 +28,7 @@ from pipeline_runtime.run.consumers import ConsumerRun, Control, Outcome, Readin
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.results import build_planned, keep_files, keep_results, write_results
-from pipeline_runtime.run.signals import StopRequest, catching_signals
+from pipeline_runtime.run.stop_signals import StopRequest, catching_signals
 
 # On a cluster, decisions/ is already in the store before the report.
 REPORT_FILES = ("summary.json", "report.html", PLAN_FILE, "manifest.yaml")

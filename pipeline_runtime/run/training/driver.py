@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.run.consumers import Outcome
-from pipeline_runtime.run.signals import StopRequest
+from pipeline_runtime.run.stop_signals import StopRequest
 
 # How often the driver looks at the monitor.
 WATCH_SECONDS = 0.5

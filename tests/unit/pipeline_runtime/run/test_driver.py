@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from pipeline_runtime.monitor import MonitorState
-from pipeline_runtime.run.signals import StopRequest
+from pipeline_runtime.run.stop_signals import StopRequest
 from pipeline_runtime.run.training import driver
 from pipeline_runtime.run.training.driver import execute
 
