@@ -33,6 +33,17 @@ class Arm:
     checkout: Path
     loader: str = FEED
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that runs the code of the checkout."""
+        path = os.pathsep.join([str(self.checkout), str(self.checkout / "operator")])
+        return {**os.environ, **keep_freed_memory(), "PYTHONPATH": path}
+
+    def compile_kernels(self) -> None:
+        """Compile the kernels into numba's cache, which the checkout has for itself."""
+        command = [sys.executable, "-P", "-m", "pipeline_runtime.kernels"]
+        subprocess.run(command, env=self.environment, check=True)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
@@ -49,11 +60,10 @@ class Process:
     """A process of an arm; use it as a context."""
 
     def __init__(self, arm: Arm) -> None:
-        path = os.pathsep.join([str(arm.checkout), str(arm.checkout / "operator")])
         self._arm = arm
         self._process = subprocess.Popen(
             [sys.executable, "-P", child.__file__],
-            env={**os.environ, **keep_freed_memory(), "PYTHONPATH": path},
+            env=arm.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -121,6 +131,8 @@ def open_arms(subject: str, bases: Sequence[str]) -> Iterator[tuple[list[Arm], P
     """
     with ExitStack() as stack:
         arms = [_open(name, stack) for name in (subject, *bases)]
+        for arm in arms:
+            arm.compile_kernels()
         yield arms, stack.enter_context(_processes())
 
 
