@@ -16,7 +16,7 @@ would hold, so that there is one definition of what is valid and one planner.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -186,6 +186,7 @@ class Pipeline(StepMethods):
         wrong value, and LoaderError for steps that need workers of their own.
         """
         from pipeline_runtime.loader import (
+            naming_arguments,
             open_loader,
             parse_count,
             parse_flag,
@@ -201,17 +202,18 @@ class Pipeline(StepMethods):
         pipeline = replace(
             self, options={"preserveOrder": mixing.get("unit") in ("none", "None")} | self.options
         )
-        experiment = pipeline.experiment(
-            _LOADER,
-            batch_size=parse_count(
+        arguments = {
+            "batch_size": parse_count(
                 "batch_size", batch_size, least=1, advice=". Rows come in batches, never one by one"
             ),
-            columns=to_list(columns),
-            shuffle=mixing,
-            seed=parse_count("seed", seed, least=0),
-            deduplicated=parse_flag("deduplicated", deduplicated),
-        )
-        return open_loader(experiment, storage_root, options)
+            "columns": _list_columns(columns),
+            "shuffle": mixing,
+            "seed": parse_count("seed", seed, least=0),
+            "deduplicated": parse_flag("deduplicated", deduplicated),
+        }
+        with naming_arguments(shuffle):
+            experiment = pipeline.experiment(_LOADER, **arguments)
+            return open_loader(experiment, storage_root, options)
 
     def train(
         self,
@@ -306,11 +308,22 @@ def _shuffle(shuffle: bool | str | Mapping[str, Any] | None) -> Mapping[str, Any
     """Return `training.shuffle` for a loader's argument; None is False, as in a DataLoader."""
     if shuffle is None or isinstance(shuffle, bool):
         return {"unit": "Row" if shuffle else "None"}
-    if isinstance(shuffle, str):
+    if isinstance(shuffle, str) and shuffle.lower() in ("row", "request", "none"):
         return {"unit": shuffle}
     if isinstance(shuffle, Mapping):
         return shuffle
-    raise TypeError(
+    kind = ValueError if isinstance(shuffle, str) else TypeError
+    raise kind(
         "shuffle: must be True, False, 'request' or a mapping such as {'window_rows': 100_000}, "
         f"but is {shuffle!r}"
     )
+
+
+def _list_columns(columns: object) -> Any:
+    """Return a loader's columns as a list; None for all. Raises TypeError for no names."""
+    if columns is None or isinstance(columns, str):
+        return to_list(columns)
+    names = list(columns) if isinstance(columns, Iterable) else [columns]
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"columns: must be a name, a list of names or None, but is {columns!r}")
+    return names

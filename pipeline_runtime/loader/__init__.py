@@ -30,6 +30,7 @@ the caller's process, which is one rank:
 
 from pipeline_runtime.loader.loader import Loader, open_loader
 from pipeline_runtime.loader.options import (
+    naming_arguments,
     parse_count,
     parse_flag,
     parse_options,
@@ -38,6 +39,7 @@ from pipeline_runtime.loader.options import (
 
 __all__ = [
     "Loader",
+    "naming_arguments",
     "open_loader",
     "parse_count",
     "parse_flag",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+
+from pipeline_runtime.errors import ManifestError, Problem
 
 LastBatch = Literal["keep", "drop", "pad"]
 
@@ -43,6 +47,15 @@ _ADVICE: Mapping[str, str] = {
     "epochs": "each loop over the loader is one epoch",
     "ray": "a loader runs without Ray; Pipeline.train runs on it",
 }
+_TRAINING, _DATASET = "spec.training.", "spec.dataset."
+# Fields that messages mention, and the arguments that set them.
+_FIELDS: Mapping[str, str] = {
+    "training.columns": "columns",
+    "dataset.requestKey": "request_key of read_parquet",
+    "dataset.requestColumns": "request_columns of read_parquet",
+    "windowRows": "window_rows",
+    "must be one of None, Row, Request": "must be one of 'none', 'row', 'request'",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +84,7 @@ def parse_options(
 ) -> LoaderOptions:
     """Check the arguments.
 
-    Raises ValueError or TypeError, and what torch raises for a device that it lacks.
+    Raises ValueError or TypeError.
     """
     if last_batch not in (None, *get_args(LastBatch)):
         raise ValueError(f"last_batch: must be 'keep', 'drop' or 'pad', but is {last_batch!r}")
@@ -79,10 +92,71 @@ def parse_options(
         num_threads = parse_count("num_threads", num_threads, least=1)
     return LoaderOptions(
         last_batch=last_batch,  # type: ignore[arg-type]  # it is one of those
-        device=torch.device("cpu" if device is None else device),
+        device=parse_device(device),
         num_threads=num_threads,
         distributed=parse_flag("distributed", distributed),
     )
+
+
+def parse_device(device: str | torch.device | int | None) -> torch.device:
+    """Return the device; None is the CPU.
+
+    Raises ValueError for one that torch does not know, or that this machine lacks.
+    """
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f"device: must be a device of torch such as 'cpu', 'cuda' or 'cuda:1', but is "
+            f"{device!r}"
+        ) from None
+    if found.type != "cuda":
+        return found
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (found.index or 0) >= count:
+        raise ValueError(
+            f"device: must be a CUDA device of this machine, where torch finds {count}, but is "
+            f"{device!r}. Leave it out for the CPU, or check torch and the driver"
+        )
+    return found
+
+
+@contextmanager
+def naming_arguments(shuffle: object) -> Iterator[None]:
+    """Let errors name the arguments of a loader instead of the fields of a manifest.
+
+    Args:
+        shuffle: the argument of that name, which may be a mapping of fields.
+    """
+    try:
+        yield
+    except ManifestError as error:
+        problems = [
+            Problem(path=_name_argument(each.path, shuffle), message=_name_fields(each.message))
+            for each in error.problems
+        ]
+        raise ManifestError(problems) from None
+
+
+def _name_argument(path: str, shuffle: object) -> str:
+    if path.startswith(_TRAINING):
+        argument, _, below = _to_snake(path.removeprefix(_TRAINING)).partition(".")
+        if argument == "shuffle":
+            return f"shuffle[{below!r}]" if isinstance(shuffle, Mapping) and below else "shuffle"
+        return f"{argument}.{below}" if below else argument
+    if path.startswith(_DATASET):
+        return f"read_parquet: {_to_snake(path.removeprefix(_DATASET)).removeprefix('parquet.')}"
+    return path
+
+
+def _name_fields(message: str) -> str:
+    for field, argument in _FIELDS.items():
+        message = message.replace(field, argument)
+    return message
+
+
+def _to_snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)
 
 
 def parse_count(name: str, value: object, *, least: int, advice: str = "") -> int:
