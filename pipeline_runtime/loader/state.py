@@ -97,6 +97,7 @@ class _OpenFields(_StateModel):
 
 class _PositionFields(_StateModel):
     epoch: _Count
+    epochStart: _Count | None = None  # noqa: N815 - as positions are saved
     batches: _Count
     samples: _Count
     done: list[_Count]

@@ -118,6 +118,7 @@ class TrainContext:
         self._last_checkpoint_seconds = 0.0
         # Whether a checkpoint is due and the run is stopping, as all ranks agreed.
         self._flags = (False, False)
+        self._ends_without_save = self._saves_nothing
         self.checkpoint: Mapping[str, Any] | None = None
         if wiring.resume is not None:
             self.checkpoint = wiring.resume[1]["user"]
@@ -233,8 +234,8 @@ class TrainContext:
             if self.records.first_batch_at is None:
                 self.records.first_batch_at = time.time()
             yield from self._timed(batch, 0 if rows is None else len(batch[ROW_WEIGHT]))
-            if self._flags[1] and self.records.checkpoints + self.records.checkpoint_failures == 0:
-                raise Interrupted("stopped as requested; the entrypoint saves no checkpoints")
+            if self._flags[1] and self._ends_without_save():
+                raise Interrupted("stopped as requested, without a checkpoint of this step")
             if self._is_over():
                 return
         if self.step == 0:
@@ -324,7 +325,8 @@ class TrainContext:
             most = reduced.tolist()
         any_rows, any_short, due, stop = (bool(flag) for flag in most[: len(flags)])
         self._lockstep.add(most[len(flags) :])
-        self._flags = (due, stop)
+        # A checkpoint stays due until it is saved, whatever batches come before that.
+        self._flags = (due or self._flags[0], stop)
         return Agreement(any_has_rows=any_rows, all_are_full=not any_short)
 
     def _is_due(self) -> bool:
@@ -357,9 +359,16 @@ class TrainContext:
     # --- reports --------------------------------------------------------------------------------
 
     def report(
-        self, metrics: Mapping[str, float], checkpoint: Mapping[str, Any] | None = None
+        self,
+        metrics: Mapping[str, float],
+        checkpoint: Mapping[str, Any] | None = None,
+        *,
+        ahead: int = 0,
     ) -> None:
         """Record metrics and save the checkpoint, if any; every rank calls this after its step.
+
+        Args:
+            ahead: batches that were taken, but are not in the checkpoint: 0 or, in a script, 1.
 
         Raises Interrupted after the checkpoint if a stop was requested, and ManifestError if the
         first checkpoint could not be loaded again.
@@ -370,7 +379,7 @@ class TrainContext:
             self.records.metrics.update(values)
             self._record(values)
             if checkpoint is not None:
-                self._save(checkpoint)
+                self._save(checkpoint, ahead)
         finally:
             self._pause(started)
         if checkpoint is not None and self._flags[1]:
@@ -406,10 +415,27 @@ class TrainContext:
             }
         )
 
-    def _save(self, user: Mapping[str, Any]) -> None:
+    def serve_script(self, ends_without_save: Callable[[], bool]) -> None:
+        """Let the caller of `report` take one batch ahead, and decide when a stop ends its loop.
+
+        Args:
+            ends_without_save: called after each batch once a stop was requested: whether to raise
+                Interrupted now, because no checkpoint of this step is to be expected.
+        """
+        self._wiring.training.remembers = True
+        self._ends_without_save = ends_without_save
+
+    def _saves_nothing(self) -> bool:
+        return self.records.checkpoints + self.records.checkpoint_failures == 0
+
+    def _save(self, user: Mapping[str, Any], ahead: int) -> None:
         """Gather the positions of all ranks, and let rank 0 write; a failed write is a warning."""
-        position = self._wiring.training.position.to_json()
-        gathered = self._gather((position, torch.get_rng_state()))
+        position = self._wiring.training.position
+        if ahead:
+            before = position.before_last()
+            assert before is not None  # `allow_ahead` was called, and a batch was taken
+            position = before
+        gathered = self._gather((position.to_json(), torch.get_rng_state()))
         self._last_checkpoint_seconds = self.records.seconds()
         self._flags = (False, self._flags[1])
         if self.rank != 0:
@@ -417,8 +443,8 @@ class TrainContext:
         positions, rng = [p for p, _ in gathered], [r for _, r in gathered]
         header = {
             **asdict(self._wiring.identity),
-            "epoch": self.epoch,
-            "step": self.step,
+            "epoch": position.epoch,
+            "step": position.batches,
             "world_size": self.world_size,
             "positions": tuple(positions),
         }

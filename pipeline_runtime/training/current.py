@@ -18,6 +18,7 @@ from torch.utils.data import get_worker_info
 
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.errors import Interrupted, LoaderError
+from pipeline_runtime.training.checkpoints.sharded import check_gathered
 from pipeline_runtime.training.context import TrainContext
 
 Split = Literal["training", "evaluation"]
@@ -73,18 +74,29 @@ def join_ranks(world_size: int) -> dist.ProcessGroup | None:
 class Run:
     """One rank's side of a run, for a script."""
 
-    def __init__(self, context: TrainContext, num_batches: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        context: TrainContext,
+        num_batches: Mapping[int, int] | None = None,
+        first_epoch: int | None = None,
+    ) -> None:
         """Wrap a context.
 
         Args:
-            num_batches: batches of each epoch that remain; None if they are unknown.
+            num_batches: batches of each epoch; None if they are unknown.
+            first_epoch: the first one that has rows left; None: that of the context.
         """
         context.deliver_to(torch.device("cpu"))
+        context.serve_script(self._had_its_chance)
         self._context = context
         self._num_batches = num_batches
+        self._first_epoch = context.epoch if first_epoch is None else first_epoch
+        self._asks = False  # the script calls `checkpoint_due`
+        self._was_told = False  # it learned of the stop there
         self._pid = os.getpid()
         self._chosen: int | None = None  # the epoch of the next loop, if the script chose it
         self._begun: int | None = None  # the epoch of the last loop
+        self._num_taken = 0  # batches in this attempt
         self._is_training = False  # within a loop over the training rows
         self._loops: dict[Split, Generator[Batch]] = {}
         self.interrupted: str | None = None  # why the run stops, once the script was told
@@ -165,19 +177,37 @@ class Run:
     def checkpoint_due(self) -> bool:
         """Return whether to call `save` after this step; equal on all ranks.
 
-        True at the intervals of `spec.training.checkpoint`, and once the run is asked to stop.
+        True at the intervals of `spec.training.checkpoint`, and once the run is asked to stop; it
+        stays true until `save` is called.
         """
+        self._asks = True
+        self._was_told = self._context.is_stopping
         return self._context.checkpoint_due()
 
-    def save(self, state: Mapping[str, Any]) -> None:
+    def save(self, state: Mapping[str, Any], *, step: int | None = None) -> None:
         """Save a checkpoint: rank 0's state, and the position in the rows of all ranks.
 
         All ranks must call this after the same batch. A store that refuses is a warning of the run.
 
-        Raises Interrupted after the checkpoint if the run was asked to stop.
+        Args:
+            state: tensors, numbers, texts, bytes and containers of them; a state that is sharded
+                over the ranks must be gathered before.
+            step: batches that the state was trained on, if the framework took one batch ahead:
+                `run.step` or one less. None: all that were taken.
+
+        Raises Interrupted after the checkpoint if the run was asked to stop, LoaderError for
+        another step, and TrainingError for a sharded state.
         """
+        check_gathered(state)
+        ahead = 0 if step is None else self.step - step
+        if not 0 <= ahead <= min(1, self._num_taken):
+            raise LoaderError(
+                f"save: step must be {self.step}, the batches that were taken from the loader, or "
+                f"one less, but is {step}. Call save after each batch for which checkpoint_due() "
+                "is true, and let the framework take at most one batch ahead"
+            )
         try:
-            self._context.report({}, checkpoint=state)
+            self._context.report({}, checkpoint=state, ahead=ahead)
         except Interrupted as stop:
             self.interrupted = str(stop)
             raise
@@ -197,12 +227,18 @@ class Run:
     # --- for loaders ----------------------------------------------------------------------------
 
     def begin(self, split: Split) -> Iterator[Batch]:
-        """Begin a loop over a split, in place of an earlier one."""
+        """Return a loop over a split, which takes the place of an earlier one at its first batch.
+
+        Frameworks make loops that they never use, so making one must not use up an epoch.
+        """
         if os.getpid() != self._pid or get_worker_info() is not None:
             raise LoaderError(
                 "the loader of a run must be used in the script's own process, but is used in a "
                 "fork of it or in a worker of a DataLoader; iterate it directly"
             )
+        return self._iterate(split)
+
+    def _iterate(self, split: Split) -> Generator[Batch]:
         self._end(split)
         if split == "evaluation":
             loop = self._context.evaluation_batches()
@@ -210,7 +246,7 @@ class Run:
             self._choose(self._next_epoch())
             loop, self._is_training = self._train(), True
         self._loops[split] = loop
-        return loop
+        yield from loop
 
     def choose_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next loop over the training rows."""
@@ -240,7 +276,7 @@ class Run:
     def _next_epoch(self) -> int:
         if self._chosen is not None:
             return self._chosen
-        return self.epoch if self._begun is None else self._begun + 1
+        return self._first_epoch if self._begun is None else self._begun + 1
 
     def _choose(self, epoch: int) -> None:
         """Move to an epoch. Raises LoaderError if its rows cannot be read any more, or ever."""
@@ -255,13 +291,22 @@ class Run:
         self._context.start_epoch(epoch)
 
     def _train(self) -> Generator[Batch]:
-        with closing(self._context.batches()) as batches:
-            for batch in batches:
-                yield batch
-                if self._context.is_stopping:
-                    self.interrupted = "stopped as requested, without a checkpoint of this step"
-                    raise Interrupted(self.interrupted)
+        try:
+            with closing(self._context.batches()) as batches:
+                for batch in batches:
+                    self._num_taken += 1
+                    yield batch
+        except Interrupted as stop:
+            self.interrupted = str(stop)
+            raise
         self._is_training = False
+
+    def _had_its_chance(self) -> bool:
+        """Return whether the script had its chance to save since the run was asked to stop.
+
+        A framework may take several batches before it asks, and then saves after all of them.
+        """
+        return self._was_told or not self._asks
 
 
 class RunLoader:
@@ -276,11 +321,11 @@ class RunLoader:
         self._split: Split = split
 
     def __iter__(self) -> Iterator[Batch]:
-        """Begin the next epoch. All ranks must do so, and take equally many batches."""
+        """Begin the next epoch, at the first batch. All ranks must take equally many batches."""
         return self._run.begin(self._split)
 
     def __len__(self) -> int:
-        """Return the batches of the present or next epoch, without those before a resume.
+        """Return the batches of the present or next epoch, those before a resume included.
 
         Raises TypeError if a step may change the number of rows, so that only reading tells.
         """
@@ -294,3 +339,13 @@ class RunLoader:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next loop; without this, it is the one after the last."""
         self._run.choose_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the run's own checkpoint has the position (`Run.save`).
+
+        Lightning takes a loader without this for one that cannot resume.
+        """
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Do nothing, as `state_dict`."""

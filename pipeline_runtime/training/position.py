@@ -6,8 +6,9 @@ resumed run reads what is left and nothing twice. It is saved in every checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline_runtime.feed.pieces import Header, StepCount, add_counts
@@ -35,12 +36,14 @@ class Position:
     """The rows that a rank consumed in an epoch, and the counts of each step of the run."""
 
     epoch: int = 0
+    epoch_start: int = 0  # `batches` when the epoch began
     batches: int = 0  # since the run began
     samples: int = 0  # rows in them
     done: set[int] = field(default_factory=set)  # groups consumed to the end
     open: dict[int, _OpenGroup] = field(default_factory=dict)
     checksum: Checksum = field(default_factory=Checksum)
     counts: tuple[StepCount, ...] = ()
+    _before: Position | None = None  # the position before the last batch, as far as that changed it
 
     def consumed(self, header: Header) -> int:
         """Rows of a piece that were consumed before this run was resumed."""
@@ -64,6 +67,31 @@ class Position:
         """Forget the groups of the epoch before; a no-op for the epoch that is resumed."""
         if epoch != self.epoch:
             self.epoch, self.done, self.open = epoch, set(), {}
+            self.epoch_start = self.batches
+
+    def remember(self, groups: Collection[int]) -> None:
+        """Keep what the next batch will change, so that `before_last` can undo it.
+
+        Args:
+            groups: those that the batch takes rows of.
+        """
+        self._before = replace(
+            self,
+            done=set(groups),
+            open={index: deepcopy(self.open[index]) for index in groups if index in self.open},
+            checksum=replace(self.checksum),
+            _before=None,
+        )
+
+    def before_last(self) -> Position | None:
+        """Return the position before the last batch; None if nobody called `remember`."""
+        if self._before is None:
+            return None
+        changed = self._before.done
+        opened = {index: group for index, group in self.open.items() if index not in changed}
+        return replace(
+            self._before, done=self.done - changed, open=opened | self._before.open
+        ).copy()
 
     def copy(self) -> Position:
         """Return a position that later rows leave as it is."""
@@ -73,6 +101,7 @@ class Position:
         """As saved in a checkpoint."""
         return {
             "epoch": self.epoch,
+            "epochStart": self.epoch_start,
             "batches": self.batches,
             "samples": self.samples,
             "done": sorted(self.done),
@@ -100,8 +129,11 @@ class Position:
             for index, group in value["open"].items()
         }
         counts = tuple(StepCount(rows=r, num_bytes=b, seconds=s) for r, b, s in value["counts"])
+        epoch_start = value.get("epochStart")
         return cls(
             epoch=value["epoch"],
+            # Earlier releases did not save it: the epoch then seems to begin with the resume.
+            epoch_start=value["batches"] if epoch_start is None else epoch_start,
             batches=value["batches"],
             samples=value["samples"],
             done=set(value["done"]),
@@ -144,7 +176,13 @@ def redistribute(positions: list[Position], world_size: int) -> list[Position]:
         counts = add_counts(counts, position.counts)
     first = positions[0]
     shared = [
-        Position(epoch=first.epoch, batches=first.batches, done=set(done), open=groups)
+        Position(
+            epoch=first.epoch,
+            epoch_start=first.epoch_start,
+            batches=first.batches,
+            done=set(done),
+            open=groups,
+        )
         for groups in owned
     ]
     shared[0].checksum, shared[0].counts = merge_checksums(positions), counts

@@ -80,9 +80,10 @@ def build_environment(
         "WORLD_SIZE": world_size,
         "LOCAL_RANK": local_rank,
         "LOCAL_WORLD_SIZE": local_world_size,
-        "GROUP_RANK": node_rank,  # Lightning takes it as the sign of torchrun
+        "GROUP_RANK": node_rank,
         "ROLE_RANK": rank,
         "ROLE_WORLD_SIZE": world_size,
+        "TORCHELASTIC_RUN_ID": "lastmile",  # the sign of torchrun for torch and Lightning
     }
     return {name: str(value) for name, value in values.items()}
 

@@ -77,6 +77,7 @@ class BatchStream:
     agree: Agree = agree_alone
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # of the readers, if the feed tells
     dropped_rows: int = 0
+    remembers: bool = False  # the position can go back by one batch
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
     _held: dict[int, list[Piece | ReadyPiece]] = field(init=False, default_factory=dict)
@@ -128,6 +129,9 @@ class BatchStream:
             if self.cutting.last_batch == "Drop" and not agreed.all_are_full:
                 self._drop_rest(arriving)
                 return
+            if self.remembers:
+                parts = self._next_parts(rows)
+                self.position.remember({source.piece.header.group for source, _ in parts})
             self.position.batches += 1
             self.position.samples += rows
             yield self._cut(rows) if rows else None

@@ -1,4 +1,4 @@
-"""A script with DDP on two ranks, in processes of their own: rows, models, and a resume."""
+"""Scripts with DDP and FSDP on two ranks, in processes of their own: rows, models, a resume."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from experiments import build_experiment
-from script_ranks import DDP_SCRIPT, run_rank
+from script_ranks import DDP_SCRIPT, FSDP_SCRIPT, run_rank
 
 from pipeline_runtime.training.script import find_free_port
 
@@ -20,13 +20,22 @@ Record = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_both(DDP_SCRIPT.replace("lr=0.01", "lr=1e-9"), tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each attempt has processes of its own, since FSDP keeps the groups of the first one."""
+    return run_both(FSDP_SCRIPT, tmp_path_factory.mktemp("sharded"), apart=True)
+
+
+def run_both(script: str, folder: Path, *, apart: bool = False) -> Path:
     """Run both ranks, which fail at a step and resume from the checkpoint before it."""
-    folder = tmp_path_factory.mktemp("ranks")
     (folder / "table").mkdir()
     items = pa.FixedSizeListArray.from_arrays(pa.array(range(4 * NUM_ROWS)), 4)
     table = pa.table({"id": range(NUM_ROWS), "items": items})
     pq.write_table(table, folder / "table" / "0.parquet", row_group_size=140)  # 11 groups
-    (folder / "train.py").write_text(DDP_SCRIPT.replace("lr=0.01", "lr=1e-9"))
+    (folder / "train.py").write_text(script)
     training = {
         "script": "train.py",
         "args": ["--folder", str(folder), "--fail-at", str(FAIL_AT)],
@@ -39,7 +48,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pipelineOptions={"rowsPerBlock": 140},
     )
     ports = [find_free_port(), find_free_port()]
-    mp.spawn(run_rank, args=(WORLD_SIZE, folder, document, ports), nprocs=WORLD_SIZE)
+    for first, each in enumerate([[port] for port in ports] if apart else [ports]):
+        args = (WORLD_SIZE, folder, document, each, first)
+        mp.spawn(run_rank, args=args, nprocs=WORLD_SIZE)
     return folder
 
 
@@ -53,7 +64,17 @@ def read_attempts(folder: Path, rank: int) -> list[list[Record]]:
     return attempts
 
 
-def test_ranks_train_each_row_once_across_a_resume(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("folder", id="DDP"),
+        pytest.param("sharded", id="FSDP", marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_train_each_row_once_across_a_resume(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
     ids = []
     for rank in range(WORLD_SIZE):
         before, after = read_attempts(folder, rank)
@@ -78,3 +99,19 @@ def test_the_run_counts_the_rows_of_a_script(folder: Path) -> None:
     assert sum(snapshot.checksum["rows"] for snapshot in snapshots) == NUM_ROWS
     assert all(snapshot.is_finished for snapshot in snapshots)
     assert snapshots[0].metrics.keys() >= {"loss"}
+
+
+@pytest.mark.slow
+def test_a_gathered_state_of_fsdp_is_resumed(sharded: Path) -> None:
+    for rank in range(WORLD_SIZE):
+        before, after = read_attempts(sharded, rank)
+        assert after[0]["weight"] == before[SAVED_AT]["weight"]
+        assert after[-1]["weight"] != after[0]["weight"]
+
+
+@pytest.mark.slow
+def test_a_shard_is_refused_on_all_ranks(sharded: Path) -> None:
+    for rank in range(WORLD_SIZE):
+        failure = (sharded / f"failure-{rank}").read_text()
+        assert "state['layers'][0]['weight'] is a DTensor" in failure
+        assert "full_state_dict" in failure

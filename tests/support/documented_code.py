@@ -16,10 +16,15 @@ def run_documented(page: str, section: str, **names: Any) -> dict[str, Any]:
         section: its heading, of the second level.
         names: what the blocks take as given, such as imports.
     """
+    defined: dict[str, Any] = dict(names)
+    exec(read_documented(page, section), defined)
+    return defined
+
+
+def read_documented(page: str, section: str) -> str:
+    """Return the Python blocks of a section of a page, one after another."""
     text = (DOCS / page).read_text(encoding="utf-8")
     [_, rest] = text.split(f"\n## {section}\n")
     blocks = re.findall(r"^```python\n(.*?)^```", rest.split("\n## ")[0], re.M | re.S)
     assert blocks, f"{page}: {section} has no Python"
-    defined: dict[str, Any] = dict(names)
-    exec(textwrap.dedent("\n".join(blocks)), defined)
-    return defined
+    return textwrap.dedent("\n".join(blocks))

@@ -106,6 +106,7 @@ class _Position(_Model):
     """The result of `Position.to_json`."""
 
     epoch: _Count
+    epoch_start: _Count | None = None  # earlier releases do not write it
     batches: _Count
     samples: _Count
     done: list[_Count]

@@ -62,7 +62,14 @@ def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
         pusher = _Pusher(runtime, context)
         pusher.start()
         try:
-            train(plan.training, context, runtime.environment, count_batches(plan))
+            epochs = [group.epoch for groups in plan.groups for group in groups]
+            train(
+                plan.training,
+                context,
+                runtime.environment,
+                num_batches=count_batches(plan),
+                first_epoch=min(epochs, default=None),
+            )
             context.records.is_finished = True
         finally:
             pusher.finish()
@@ -89,12 +96,14 @@ def train(
     context: TrainContext,
     environment: Mapping[str, str],
     num_batches: Mapping[int, int] | None = None,
+    first_epoch: int | None = None,
 ) -> None:
     """Call the entrypoint, or run the script.
 
     Args:
         environment: the script's variables of torch.distributed.
-        num_batches: remaining batches of each epoch, for the script; None if they are unknown.
+        num_batches: batches of each epoch, for the script; None if they are unknown.
+        first_epoch: the first epoch that has rows left, for the script.
 
     If it raises, raise TrainingError with the user's traceback first.
     """
@@ -102,7 +111,7 @@ def train(
         if training.script is None:
             load_entrypoint(training.entrypoint)(context)
         else:
-            run_script(training, Run(context, num_batches), environment)
+            run_script(training, Run(context, num_batches, first_epoch), environment)
     except LastmileError:
         raise
     except (Exception, SystemExit) as error:
@@ -192,7 +201,10 @@ def _pieces(
 
 
 def count_batches(plan: WorkerPlan) -> dict[int, int] | None:
-    """Return the remaining batches of each epoch; None if a step may change the number of rows."""
+    """Return the batches of each epoch, those before a resume included.
+
+    None if a step may change the number of rows.
+    """
     if any(step.transform.changes_rows for step in plan.stream.steps):
         return None
     size, drops = plan.training.batch_size, plan.training.last_batch == "Drop"
@@ -204,6 +216,8 @@ def count_batches(plan: WorkerPlan) -> dict[int, int] | None:
     for epoch in set().union(*by_rank):
         rows = [each.get(epoch, 0) for each in by_rank]
         counts[epoch] = min(rows) // size if drops else -(-max(rows) // size)
+    resumed = plan.positions[0]
+    counts[resumed.epoch] = counts.get(resumed.epoch, 0) + resumed.batches - resumed.epoch_start
     return counts
 
 

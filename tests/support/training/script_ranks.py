@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from documented_code import read_documented
 
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import TrainingError
@@ -69,6 +70,53 @@ if __name__ == "__main__":
     main()
 """
 
+# The same by FSDP, whose state is sharded over the ranks; it first tries to save a shard.
+FSDP_SCRIPT = f"""
+import argparse, json, os, pathlib
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from pipeline_runtime import current
+from pipeline_runtime.errors import TrainingError
+{read_documented("scripts.md", "FSDP")}
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--folder", type=pathlib.Path)
+parser.add_argument("--fail-at", type=int)
+args = parser.parse_args()
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = fully_shard(torch.nn.Linear(4, 6), mesh=init_device_mesh("cpu", (2,)))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def describe():
+    return [tensor.full_tensor().tolist() for tensor in model.parameters()]
+
+run = current()
+load(run, model, optimizer)
+with (args.folder / f"rank{{os.environ['RANK']}}.jsonl").open("a", buffering=1) as log:
+    log.write(json.dumps({{"first": run.step, "weight": describe()}}) + "\\n")
+    loader = run.loader()
+    for epoch in run.epochs():
+        for batch in loader:
+            weights = batch["row_weight"]
+            loss = (model(batch["items"].float() / 6000).sum(1) * weights).sum() / 100
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            ids = batch["id"][weights > 0].tolist()
+            record = {{"epoch": epoch, "step": run.step, "ids": ids, "weight": describe()}}
+            log.write(json.dumps(record) + "\\n")
+            if run.step == args.fail_at and not (args.folder / "cured").exists():
+                run.save({{"layers": [model.state_dict()]}})
+            if run.checkpoint_due():
+                save(run, model, optimizer)
+    run.report({{"loss": loss.item()}})
+dist.destroy_process_group()
+"""
+
 
 class RankRuntime:
     """The runtime of one rank whose reports nobody reads; see `training.runtime.Runtime`."""
@@ -108,12 +156,17 @@ class RankRuntime:
 
 
 def run_rank(
-    rank: int, world_size: int, folder: Path, document: dict[str, Any], ports: list[int]
+    rank: int,
+    world_size: int,
+    folder: Path,
+    document: dict[str, Any],
+    ports: list[int],
+    first_attempt: int = 0,
 ) -> None:
     """Train by the document as one rank, resume if it fails, and leave the last snapshot."""
     sys.path.insert(0, str(folder))
     experiment = parse_experiment(document)
-    for attempt, port in enumerate(ports):
+    for attempt, port in enumerate(ports, first_attempt):
         options = RunOptions(
             output=folder / "output", storage_root=str(folder), resume=attempt > 0, run_id="run"
         )
@@ -122,7 +175,8 @@ def run_rank(
         runtime = RankRuntime(rank, world_size, port)
         try:
             train_worker(build_worker_plan(run, feeds), runtime)
-        except TrainingError:
+        except TrainingError as error:
+            (folder / f"failure-{rank}").write_text(str(error))
             dist.destroy_process_group()  # the end of a process does this, too
             (folder / "cured").touch()
     torch.save(runtime.snapshot, folder / f"snapshot-{rank}.pt")

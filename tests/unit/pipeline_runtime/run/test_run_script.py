@@ -3,27 +3,19 @@
 import json
 import os
 import sys
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch.distributed as dist
 from experiments import build_experiment
+from local_scripts import BATCH_ROWS, GROUP_ROWS, NUM_ROWS, SECONDS, Scripts, write_table
 
 import pipeline_runtime
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import LoaderError, ManifestError
-from pipeline_runtime.monitor import MonitorState
-from pipeline_runtime.run.options import RunOptions
-from pipeline_runtime.run.training.in_process import LocalTrainer
-from pipeline_runtime.run.training.prepare import check_program, prepare_run
+from pipeline_runtime.run.training.prepare import check_program
 
-NUM_ROWS, GROUP_ROWS, BATCH_ROWS = 1000, 100, 70
-SECONDS = 60.0
 # Records the ids of each batch, and saves a checkpoint whenever one is due.
 RECORDER = """
 import json, sys
@@ -46,56 +38,10 @@ with (folder / "steps.jsonl").open("a", buffering=1) as log:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """End of a script."""
-
-    state: MonitorState
-    explanation: str | None
-
-    @property
-    def outcome(self) -> str | None:
-        return self.state.failure_kind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scripts:
-    """A folder with a table, in which scripts run."""
-
-    folder: Path
-
-    def start(self, text: str, *args: str, resume: bool = False, **training: Any) -> LocalTrainer:
-        """Start the trainer, as `lastmile run` does."""
-        (self.folder / "train.py").write_text(text)
-        given = {"script": "train.py", "args": [str(self.folder), *args], "batchSize": BATCH_ROWS}
-        document = build_experiment(
-            dataset={"parquet": {"uri": "table/"}, "rowKey": ["id"]}, training={**given, **training}
-        )
-        experiment = parse_experiment(document)
-        check_program(experiment.spec.training)
-        options = RunOptions(
-            output=self.folder / "output", storage_root=str(self.folder), resume=resume
-        )
-        return LocalTrainer(prepare_run(experiment, options, datetime.now(UTC), world_size=1))
-
-    def run(self, text: str, *args: str, resume: bool = False, **training: Any) -> Ended:
-        """Run a script to its end."""
-        trainer = self.start(text, *args, resume=resume, **training)
-        assert trainer.wait(SECONDS)
-        return Ended(state=trainer.read(), explanation=trainer.explain())
-
-    def records(self) -> list[dict[str, Any]]:
-        lines = (self.folder / "steps.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-
 @pytest.fixture
 def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scripts:
-    (tmp_path / "table").mkdir()
-    table = pa.table({"id": range(NUM_ROWS), "day": [row % 4 for row in range(NUM_ROWS)]})
-    pq.write_table(table, tmp_path / "table" / "0.parquet", row_group_size=GROUP_ROWS)
     monkeypatch.syspath_prepend(str(tmp_path))
-    return Scripts(folder=tmp_path)
+    return write_table(tmp_path)
 
 
 SEES = """
@@ -207,6 +153,124 @@ def test_the_end_of_a_script_is_the_end_of_the_run(
     ended = scripts.run(ENDS + text)
     assert ended.outcome == outcome
     assert told in (ended.state.failure or "")
+
+
+AHEAD = """
+import json, sys
+from itertools import islice
+from pathlib import Path
+from pipeline_runtime import current
+
+folder, fail_at, ahead = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "ahead"
+run = current()
+state = run.load() or {"step": 0}
+loader = run.loader()
+iter(loader), iter(loader)  # frameworks make loops that they never use
+with (folder / "steps.jsonl").open("a", buffering=1) as log:
+    log.write(json.dumps({"first": state["step"], "length": len(loader)}) + "\\n")
+    for _ in run.epochs():
+        batches = iter(loader)
+        taken = list(islice(batches, 1 + ahead))
+        while taken:
+            batch = taken.pop(0)
+            state["step"] += 1
+            log.write(json.dumps({"step": state["step"], "ids": batch["id"].tolist()}) + "\\n")
+            if state["step"] == fail_at:
+                raise ValueError("the user's own mistake")
+            if run.checkpoint_due():
+                run.save(state, step=state["step"])
+            taken += islice(batches, 1)
+"""
+
+
+@pytest.mark.parametrize("ahead", ["ahead", "in step"])
+@pytest.mark.parametrize("rows_per_block", [GROUP_ROWS, 30])
+def test_a_batch_taken_ahead_is_not_counted_as_trained(
+    ahead: str, rows_per_block: int, scripts: Scripts
+) -> None:
+    settings: dict[str, Any] = {
+        "epochs": 2,
+        "checkpoint": {"everySteps": 1},
+        "shuffle": {"windowRows": rows_per_block},
+    }
+    failed = scripts.run(AHEAD, "20", ahead, **settings)
+    assert failed.outcome == "TrainingError"
+    again = AHEAD.replace('state["step"] == fail_at', "False")
+    ended = scripts.run(again, "20", ahead, resume=True, **settings)
+
+    assert (ended.outcome, ended.explanation) == (None, None)
+    records = scripts.records()
+    [second] = [index for index, record in enumerate(records) if "first" in record][1:]
+    assert records[second]["first"] == 19
+    assert records[0]["length"] == records[second]["length"] == 15
+    kept = records[1 : second - 1] + records[second + 1 :]
+    assert [record["step"] for record in kept] == list(range(1, 31))
+    ids = [row for record in kept for row in record["ids"]]
+    assert sorted(ids[:NUM_ROWS]) == sorted(ids[NUM_ROWS:]) == list(range(NUM_ROWS))
+    [rank] = ended.state.ranks.values()
+    assert (rank.step, rank.checksum["rows"]) == (30, 2 * NUM_ROWS)
+
+
+@pytest.mark.parametrize("step", [0, 2, 4])
+def test_a_checkpoint_of_another_step_is_refused(step: int, scripts: Scripts) -> None:
+    text = "batches = iter(current().loader()); [next(batches) for _ in 'abc']\n"
+    text += f"current().save({{}}, step={step})"
+    ended = scripts.run(ENDS + text)
+    assert (ended.outcome is None) == (step == 2)
+    if step != 2:
+        assert "must be 3" in str(ended.state.failure)
+
+
+TAKES_SEVERAL = """
+import sys
+from itertools import islice
+from pathlib import Path
+from pipeline_runtime import current
+
+run, saved = current(), []
+held_out = run.loader("evaluation")
+batches = iter(run.loader())
+while list(islice(batches, 4)):  # as for accumulated gradients
+    list(held_out)
+    if run.checkpoint_due():
+        saved.append(run.step)
+        run.save({})
+Path(sys.argv[1], "saved").write_text(str(saved))
+"""
+
+
+def test_a_checkpoint_stays_due_until_it_is_saved(scripts: Scripts) -> None:
+    settings = {"checkpoint": {"everySteps": 3}, "evaluation": {"where": "day = 3"}}
+    ended = scripts.run(TAKES_SEVERAL, **settings)
+    assert (ended.outcome, ended.explanation) == (None, None)
+    assert (scripts.folder / "saved").read_text() == "[4, 8, 11]"
+
+
+STOPS_LATE = """
+import sys, time
+from itertools import islice
+from pathlib import Path
+from pipeline_runtime import current
+
+run = current()
+batches = iter(run.loader())
+while list(islice(batches, 4)):
+    Path(sys.argv[1], "stepped").touch()
+    time.sleep(0.05)
+    if run.checkpoint_due():
+        run.save({"step": run.step})
+"""
+
+
+def test_a_script_that_takes_several_batches_saves_before_it_stops(scripts: Scripts) -> None:
+    trainer = scripts.start(STOPS_LATE, batchSize=1)
+    while not (scripts.folder / "stepped").exists():
+        assert not trainer.wait(0.01)
+    trainer.stop()
+    assert trainer.wait(SECONDS)
+    state = trainer.read()
+    assert state.failure_kind == "Interrupted"
+    assert (state.ranks[0].checkpoints, state.ranks[0].step % 4) == (1, 0)
 
 
 STOPS = """
