@@ -13,13 +13,14 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, pad_batch, to_device
-from pipeline_runtime.errors import CheckpointError, LoaderError
+from pipeline_runtime.errors import CheckpointError, LastmileError, LoaderError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import name_of
+from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.loader.options import LoaderOptions
-from pipeline_runtime.loader.ranks import Ranks
+from pipeline_runtime.loader.ranks import Agreeing, Ranks
 from pipeline_runtime.loader.state import Start
 from pipeline_runtime.plan import share_groups
 from pipeline_runtime.training.buffered import BatchRows
@@ -98,12 +99,12 @@ class Recipe:
 
 
 def iterate_epoch(
-    recipe: Recipe, ranks: Ranks, agree: Agree, progress: EpochProgress
+    recipe: Recipe, ranks: Ranks, agreeing: Agreeing, progress: EpochProgress
 ) -> Generator[Batch, None, None]:
     """Yield the epoch's batches from `progress.start` on, and keep `progress` up to date.
 
     Args:
-        agree: called before each batch, by all ranks alike; see `training.stream`.
+        agreeing: with the other ranks, which learn of an error that this one meets alone.
 
     Raises SourceError or StepError of the read and the steps, TrainingError for a value that has no
     place in its tensor, and CheckpointError if more batches were delivered before than there are.
@@ -115,9 +116,10 @@ def iterate_epoch(
     waited = Waited()
     with contextlib.ExitStack() as stack:
         stream = _open_stream(recipe, ranks, start, position, waited, stack)
-        stream.agree = agree
+        stream.pieces = _telling(stream.pieces, agreeing)
+        stream.agree = agreeing.agree
         if ranks.world_size > 1:
-            stream.agree = _agree_after(num_behind, position, agree)
+            stream.agree = _agree_after(num_behind, position, agreeing.agree)
         collator = Collator(
             recipe.options.device,
             weight_column=None,
@@ -143,6 +145,17 @@ def iterate_epoch(
             "no row of its part of the table; use fewer ranks, or more rows",
             stacklevel=4,
         )
+
+
+def _telling(
+    pieces: Iterator[Piece | ReadyPiece], agreeing: Agreeing
+) -> Iterator[Piece | ReadyPiece]:
+    """Yield the pieces; tell the other ranks of an error, for they wait for the next agreement."""
+    try:
+        yield from pieces
+    except LastmileError as error:
+        agreeing.fail(error)
+        raise
 
 
 def _open_stream(

@@ -153,7 +153,7 @@ class Loader:
         self.close()
         ranks = join_ranks() if self._recipe.options.distributed else ALONE
         start = self._begin()
-        agree = ranks.begin(self._describe(start))
+        agreeing = ranks.begin(self._describe(start))
         recipe = self._settle(ranks)
         if start.batches and start.world_size != ranks.world_size:
             raise CheckpointError(
@@ -163,7 +163,7 @@ class Loader:
             )
         self._progress = EpochProgress(start=start, rank=ranks.rank, world_size=ranks.world_size)
         self._next = None
-        iterator = BatchIterator(iterate_epoch(recipe, ranks, agree, self._progress))
+        iterator = BatchIterator(iterate_epoch(recipe, ranks, agreeing, self._progress))
         self._iterator = weakref.ref(iterator)
         return iterator
 

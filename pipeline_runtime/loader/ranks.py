@@ -10,7 +10,8 @@ import json
 import os
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +24,23 @@ from pipeline_runtime.training.stream import Agree, Agreement, agree_alone
 
 # A digest fits a signed integer of 64 bits, whose negative fits one too.
 _DIGEST_BYTES = 7
+# Takes the place of a digest, which has fewer bits.
+_FAILED = 1 << 8 * _DIGEST_BYTES
 # An error lists this many differences at most.
 _MAX_DIFFERENCES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreeing:
+    """One rank's part in the agreements of a loop.
+
+    Attributes:
+        agree: called before each batch, by all ranks alike.
+        fail: called instead if this rank cannot make its batch; the others then raise LoaderError.
+    """
+
+    agree: Agree
+    fail: Callable[[Exception], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +57,7 @@ class Ranks:
     num_here: int
     group: dist.ProcessGroup | None = None
 
-    def begin(self, settings: Mapping[str, Any]) -> Agree:
+    def begin(self, settings: Mapping[str, Any]) -> Agreeing:
         """Begin a loop with the other ranks, and return the agreement of its batches.
 
         Args:
@@ -51,10 +67,10 @@ class Ranks:
         are not at the same batch of the same loop.
         """
         if self.group is None:
-            return agree_alone
+            return Agreeing(agree=agree_alone, fail=lambda error: None)
         loop = _Loop(self.group, settings)
         loop.agree(has_rows=False, is_full=False)
-        return loop.agree
+        return Agreeing(agree=loop.agree, fail=loop.fail)
 
 
 ALONE = Ranks(rank=0, world_size=1, num_here=1)
@@ -122,10 +138,19 @@ class _Loop:
         text = json.dumps(settings, sort_keys=True)
         self._digest = hashlib.sha256(text.encode()).hexdigest()
         self._num_agreed = 0
+        self._failure: str | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Let the other ranks raise in the agreement that they wait for, not in a timeout."""
+        self._failure = f"{type(error).__name__}: {error}"
+        with suppress(LoaderError, RuntimeError):  # the error, or ranks that have ended
+            self.agree(has_rows=False, is_full=False)
 
     def agree(self, has_rows: bool, is_full: bool) -> Agreement:
         text = f"{self._num_agreed} {self._digest}"
         digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES])
+        if self._failure is not None:
+            digest = _FAILED
         flags = torch.tensor([has_rows, not is_full, digest, -digest])
         dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=self._group)
         any_has_rows, any_is_short, highest, lowest = flags.tolist()
@@ -137,10 +162,21 @@ class _Loop:
     def _explain(self) -> None:
         """Raise LoaderError with the differences, on all ranks alike."""
         batches = self._settings["batches"] + max(0, self._num_agreed - 1)
-        mine = {**self._settings, "batches": batches, "begins": self._num_agreed == 0}
+        mine = {
+            **self._settings,
+            "batches": batches,
+            "begins": self._num_agreed == 0,
+            "failed": self._failure,
+        }
         all_settings = [mine] * dist.get_world_size(self._group)
         dist.all_gather_object(all_settings, mine, group=self._group)
         lines = [f"{name}: {_by_rank(values)}" for name, values in compare_configs(all_settings)]
+        failures = [(rank, each["failed"]) for rank, each in enumerate(all_settings)]
+        if failed := [f"rank {rank}: {failure}" for rank, failure in failures if failure]:
+            raise LoaderError(
+                "the loop ends, because not all ranks could make their batch:\n  "
+                + "\n  ".join(failed)
+            )
         raise LoaderError(
             "the ranks must begin the same epoch of the same loader, and take its batches in step, "
             "but they differ:\n  " + "\n  ".join(lines[:_MAX_DIFFERENCES])

@@ -90,3 +90,11 @@ def test_ranks_that_are_out_of_step_all_raise_an_error(
     assert name in first
     assert "rank 0" in first
     assert "rank 1" in first
+
+
+def test_an_error_of_one_rank_ends_the_loop_of_the_others(ranks: list[Seen]) -> None:
+    alone, told = sorted((seen.failure for seen in ranks), key=lambda text: text[:1] == "L")
+    assert alone.startswith("StepError")
+    assert told.startswith("LoaderError")
+    assert "int8" in alone
+    assert alone in told

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
-from pipeline_runtime.errors import LoaderError
+from pipeline_runtime.errors import LastmileError, LoaderError
 from pipeline_runtime.loader import Loader
 
 
@@ -30,6 +30,7 @@ class Seen:
     weights: torch.Tensor | None = None  # of the trained model
     error: str = ""
     out_of_step: dict[str, str] = field(default_factory=dict)  # the error of each case
+    failure: str = ""  # the error of a loop that one rank alone cannot go on with
     has_ray: bool = False
 
 
@@ -58,6 +59,7 @@ def run_rank(rank: int, world_size: int, folder: Path, trained: Loader) -> None:
     resume(pipeline, seen)
     for case in OUT_OF_STEP:
         seen.out_of_step[case] = run_out_of_step(pipeline, case, rank)
+    seen.failure = run_failing(pipeline)
     note(seen, "after errors", list(pipeline.loader(64, ["x"], shuffle=True)))
     try:
         iter(pipeline.loader(64, last_batch="keep"))
@@ -103,6 +105,15 @@ def run_out_of_step(pipeline: Pipeline, case: str, rank: int) -> str:
         list(loader)
     except LoaderError as error:
         return str(error)
+    return ""
+
+
+def run_failing(pipeline: Pipeline) -> str:
+    """Run a loop that fails on the one row that is left, which one rank has."""
+    try:
+        list(pipeline.filter("x = 999").cast(x="int8").loader(64))
+    except LastmileError as error:
+        return f"{type(error).__name__}: {error}"
     return ""
 
 
