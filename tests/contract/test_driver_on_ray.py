@@ -109,11 +109,15 @@ def build_attempt(
     )
 
 
-async def train(ray: Head, name: str, root: Path) -> HttpRayJobs:
-    """Have a first attempt begin; its driver's metrics."""
+def write_clicks(root: Path) -> None:
     (root / "clicks").mkdir()
     table = pa.table({"id": pa.array(range(ROWS), pa.int64()), "label": [0.0, 1.0] * (ROWS // 2)})
     pq.write_table(table, root / "clicks" / "all.parquet", row_group_size=100)
+
+
+async def train(ray: Head, name: str, root: Path) -> HttpRayJobs:
+    """Have a first attempt begin; its driver's metrics."""
+    write_clicks(root)
     with zipfile.ZipFile(root / "code.zip", "w") as code:
         code.writestr("code/my_team_loop.py", LOOP)  # one folder on top, as Ray wants it
     await ray.jobs.submit(build_attempt(name, root))
@@ -156,6 +160,64 @@ def test_the_users_code_trains_below_the_operators_root_and_tells_how_it_goes(
             await driver.progress()
         [report] = tmp_path.glob("experiments/clicks/*/report.html")
         assert report.stat().st_size > 0
+
+    play(lambda: open_with_root(real_ray, tmp_path), story)
+
+
+# Two ranks, which find the script and a module beside it in the package of the user's code.
+SCRIPT = """
+import torch.distributed as dist
+from pipeline_runtime import current
+from team.names import LOSS
+
+dist.init_process_group("gloo")
+run = current()
+for _ in run.epochs():
+    for batch in run.loader():
+        run.report({LOSS: 0.25})
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_of_the_code_package_trains_on_two_ranks(
+    real_ray: RealRay, name: str, tmp_path: Path
+) -> None:
+    async def story(ray: Head) -> None:
+        write_clicks(tmp_path)
+        with zipfile.ZipFile(tmp_path / "code.zip", "w") as code:
+            code.writestr("code/more/train.py", SCRIPT)
+            code.writestr("code/team/names.py", "LOSS = 'loss'")
+        script = build_submit(
+            name,
+            run_id=RUN_ID,
+            dataset={"parquet": {"uri": "clicks/"}, "rowKey": ["id"]},
+            code={"workingDir": f"file://{tmp_path}/code.zip"},
+            trainers={"replicas": 2, "gpusPerReplica": 0},
+            training={"script": "more/train.py", "batchSize": 50},
+        )
+        summary = await finish(ray, script, tmp_path)
+        assert (summary.training.samples, summary.training.metrics["loss"]) == (ROWS, 0.25)
+
+    play(lambda: open_with_root(real_ray, tmp_path), story)
+
+
+@pytest.mark.slow
+def test_a_script_that_is_in_no_folder_fails_the_job_and_says_so(
+    real_ray: RealRay, name: str, tmp_path: Path
+) -> None:
+    async def story(ray: Head) -> None:
+        write_clicks(tmp_path)
+        await ray.jobs.submit(
+            build_submit(
+                name,
+                dataset={"parquet": {"uri": "clicks/"}, "rowKey": ["id"]},
+                training={"script": "train.py"},
+            )
+        )
+        job = await ray.until(name, "FAILED")
+        assert job.exit_code == 2, job.message
+        assert "train.py" in job.message
 
     play(lambda: open_with_root(real_ray, tmp_path), story)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,7 +106,7 @@ def _local_code(manifest: LoadedManifest) -> Path | None:
 
 def _check_code(manifests: list[LoadedManifest], storage_root: str | None) -> None:
     """A folder here is nothing to the cluster, and must go somewhere. Raises ManifestError."""
-    problems = []
+    problems = [m.place(problem) for m in manifests for problem in check_script(m)]
     for manifest in manifests:
         folder = _local_code(manifest)
         if folder is None:
@@ -120,6 +120,25 @@ def _check_code(manifests: list[LoadedManifest], storage_root: str | None) -> No
             problems.append(manifest.place(Problem(path="spec.code.workingDir", message=message)))
     if problems:
         raise ManifestError(problems)
+
+
+def check_script(manifest: LoadedManifest) -> Iterator[Problem]:
+    """Yield the problem of a script that the pods would not have; the operator cannot know that."""
+    spec = manifest.experiment.spec
+    script, code = spec.training.script, spec.code.working_dir
+    if script is None or script.startswith("/"):
+        return
+    folder = _local_code(manifest)
+    if code is None:
+        message = (
+            f"must be a file that the pods have, but nothing takes {script!r} to them. Set "
+            "code.workingDir to its folder, which submit uploads, or give its path in the image"
+        )
+    elif folder is not None and folder.is_dir() and not (folder / script).is_file():
+        message = f"must be a file of code.workingDir, but {folder} has no {script!r}"
+    else:
+        return
+    yield Problem(path="spec.training.script", message=message)
 
 
 def _upload(manifest: LoadedManifest, storage_root: str | None, upload: Upload) -> LoadedManifest:
