@@ -213,7 +213,12 @@ class TrainContext:
         """Put the batches of later loops on this device, instead of the trainer's own."""
         if device != self._batch_device:
             self._batch_device = device
+            self._collator.close()
             self._collator = self._make_collator()
+
+    def close(self) -> None:
+        """End the thread that makes batches ahead."""
+        self._collator.close()
 
     def _is_over(self) -> bool:
         limit = self.spec.max_steps
@@ -292,6 +297,7 @@ class TrainContext:
             for rows in stream.epoch_rows(0):
                 yield self._make_batch(rows, stream, collator)
         finally:
+            collator.close()
             self.evaluation_counts = stream.position.counts
             self._pause(started)
 

@@ -8,11 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-import torch.multiprocessing as mp
 from experiments import build_experiment
-from script_ranks import DDP_SCRIPT, FSDP_SCRIPT, run_rank
-
-from pipeline_runtime.training.script import find_free_port
+from script_ranks import DDP_SCRIPT, FSDP_SCRIPT, run_attempts
 
 NUM_ROWS, WORLD_SIZE, FAIL_AT, SAVED_AT = 1500, 2, 6, 4
 Record = dict[str, Any]
@@ -47,10 +44,7 @@ def run_both(script: str, folder: Path, *, apart: bool = False) -> Path:
         training=training,
         pipelineOptions={"rowsPerBlock": 140},
     )
-    ports = [find_free_port(), find_free_port()]
-    for first, each in enumerate([[port] for port in ports] if apart else [ports]):
-        args = (WORLD_SIZE, folder, document, each, first)
-        mp.spawn(run_rank, args=args, nprocs=WORLD_SIZE)
+    run_attempts(folder, document, world_size=WORLD_SIZE, apart=apart)
     return folder
 
 

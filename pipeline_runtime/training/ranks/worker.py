@@ -72,6 +72,7 @@ def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
             )
             context.records.is_finished = True
         finally:
+            context.close()
             pusher.finish()
 
 

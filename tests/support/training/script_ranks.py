@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from documented_code import read_documented
 
 from pipeline_runtime.config import parse_experiment
@@ -19,7 +20,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.training.prepare import prepare_run
 from pipeline_runtime.training.ranks.worker import train_worker
-from pipeline_runtime.training.script import build_environment
+from pipeline_runtime.training.script import build_environment, find_free_port
 
 # Trains by DDP on all ranks, and records the rows of each step as JSON lines.
 DDP_SCRIPT = """
@@ -153,6 +154,20 @@ class RankRuntime:
     def check_driver(self) -> None: ...
 
     def abort(self) -> None: ...
+
+
+def run_attempts(
+    folder: Path, document: dict[str, Any], *, world_size: int, apart: bool = False
+) -> None:
+    """Run all ranks until they fail, and resume them.
+
+    Args:
+        apart: each attempt has processes of its own.
+    """
+    ports = [find_free_port(), find_free_port()]
+    for first, each in enumerate([[port] for port in ports] if apart else [ports]):
+        args = (world_size, folder, document, each, first)
+        mp.spawn(run_rank, args=args, nprocs=world_size)
 
 
 def run_rank(

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,10 @@ def test_evaluation_rows_come_in_each_loop(scripts: Scripts) -> None:
     assert evaluated == [row for row in range(NUM_ROWS) if row % 4 == 3]
     [evaluation] = ended.state.evaluations
     assert evaluation.metrics == {"eval_rows": NUM_ROWS / 4}
+    for thread in threading.enumerate():
+        if thread.name.startswith("lastmile-collate"):
+            thread.join(SECONDS)
+            assert not thread.is_alive()
     assert ended.state.ranks[0].waited["paused"] > 0
 
 
