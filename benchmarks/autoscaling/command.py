@@ -15,7 +15,6 @@ from typing import Any
 from benchmarks import records
 from benchmarks.autoscaling.course import trace_course
 from benchmarks.autoscaling.figure import draw
-from benchmarks.autoscaling.jobs import Job, Runner, job_of
 from benchmarks.autoscaling.judging import Bar, compare, judge
 from benchmarks.autoscaling.policies import (
     BEST_CONSTANT,
@@ -25,8 +24,9 @@ from benchmarks.autoscaling.policies import (
     Policy,
 )
 from benchmarks.autoscaling.report import build_markdown
-from benchmarks.autoscaling.rows import PRICES, Measured, Results, Row, make_rows
+from benchmarks.autoscaling.result_rows import PRICES, Measured, Results, Row, make_rows
 from benchmarks.autoscaling.scenarios import SCENARIOS, Cell, CellKey, cells
+from benchmarks.autoscaling.simulations import Job, Runner, job_of
 from benchmarks.autoscaling.tuning import (
     Chosen,
     Constants,

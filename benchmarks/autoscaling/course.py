@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Final
 
-from benchmarks.autoscaling.jobs import Job, trace_job
 from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS
+from benchmarks.autoscaling.simulations import Job, trace_job
 from benchmarks.records import Document
 from pipeline_runtime.config import HEADROOM
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from benchmarks.autoscaling.policies import OURS, POLICIES
-from benchmarks.autoscaling.rows import PRICES, Results, Row, log_ratios, mean_and_error
+from benchmarks.autoscaling.result_rows import PRICES, Results, Row, log_ratios, mean_and_error
 from benchmarks.autoscaling.scenarios import SCENARIOS, CellKey
 
 MAX_IDLE_EXCESS: Final = 0.02

@@ -12,10 +12,10 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
-from benchmarks.autoscaling.jobs import Job, Runner, job_of
 from benchmarks.autoscaling.policies import BEST_CONSTANT, POLICIES
-from benchmarks.autoscaling.rows import NUM_GPUS, PRICES
+from benchmarks.autoscaling.result_rows import NUM_GPUS, PRICES
 from benchmarks.autoscaling.scenarios import Cell, CellKey
+from benchmarks.autoscaling.simulations import Job, Runner, job_of
 from dataset_operator.simulation.measures import Measures
 
 TUNING_SEEDS: Final = (10_001, 10_002)

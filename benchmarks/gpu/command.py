@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.measuring.processes import Process
+from benchmarks.dataloading.measuring.piped import Process
 from benchmarks.gpu.asking import Ask, Busyness, Rate
 from benchmarks.gpu.cells import FORKING, ON_CPU, ON_GPU, THREADED
 from benchmarks.gpu.on_device import has_gpu

@@ -1,6 +1,6 @@
 """A process that feeds models and measures it; what it opened stays open until the end.
 
-The command sends it an `Ask` at a time over a pipe (`processes` of the loading benchmark).
+The command sends it an `Ask` at a time over a pipe (`piped` of the loading benchmark).
 """
 
 from __future__ import annotations

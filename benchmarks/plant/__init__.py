@@ -5,7 +5,7 @@ machine. The operator's law reads the run's own metrics every 15 s; data workers
 are started and drained as it says. Two of three profiles tell what the simulator cannot know (how
 long a worker takes to start, what a step and a row cost beside the sleep); the third is foretold.
 
-Reading order: `profiles` (what is run) → `paced` (the trainer, the step) → `training` (the run) →
+Reading order: `profiles` (what is run) → `paced` (the trainer, the step) → `live_run` →
 `workers` (raylets) → `observing` (the law over both) → `simulating` (the same, simulated) →
 `results` → `report` and `figure`; `command` is the command line.
 """

@@ -10,12 +10,12 @@ from pathlib import Path
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.plant.figure import draw
+from benchmarks.plant.live_run import write_table
 from benchmarks.plant.observing import observe
 from benchmarks.plant.profiles import PROFILES
 from benchmarks.plant.report import build_markdown
 from benchmarks.plant.results import Compared, build_results
 from benchmarks.plant.simulating import Costs, fit, foretell
-from benchmarks.plant.training import write_table
 from pipeline_runtime.allocator import keep_freed_memory
 
 NAME = "plant"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.plant.courses import Course, Point
+from benchmarks.plant.live_run import Training, train
 from benchmarks.plant.paced import write_pace
 from benchmarks.plant.profiles import BATCH_ROWS, UNIT_ROWS, Profile, build_rules
-from benchmarks.plant.training import Training, train
 from benchmarks.plant.workers import Workers
-from benchmarks.scaling.cluster import open_cluster
+from benchmarks.scaling.ray_cluster import open_cluster
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.policy import decide

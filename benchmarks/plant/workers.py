@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 
-from benchmarks.scaling.cluster import Cluster
+from benchmarks.scaling.ray_cluster import Cluster
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.scaling.cluster import Cluster
-from benchmarks.scaling.passes import Arrival, Meter, Pass, run_pass, start_meter
+from benchmarks.scaling.one_pass import Arrival, Meter, Pass, run_pass, start_meter
+from benchmarks.scaling.ray_cluster import Cluster
 from benchmarks.scaling.readers import Readers
-from benchmarks.scaling.sources import Source
+from benchmarks.scaling.units import Source
 from pipeline_runtime.plan.groups import Group
 
 # Shares of the pieces after which nodes are started, and may leave.

@@ -12,9 +12,9 @@ from typing import Any
 import ray
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.scaling.cluster import DATA_LABELS
+from benchmarks.scaling.ray_cluster import DATA_LABELS
 from benchmarks.scaling.slow_readers import ignore_failure
-from benchmarks.scaling.sources import Source
+from benchmarks.scaling.units import Source
 from pipeline_runtime.feed.over_ray.actor_readers import start_pool
 from pipeline_runtime.feed.over_ray.reader_actor import Reader
 

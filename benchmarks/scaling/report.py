@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.scaling.processes import KINDS
+from benchmarks.scaling.cpu_time import KINDS
 from benchmarks.scaling.results import Document
 
 _BARS = ("bar", "units", "nodes", "asked", "measured", "bound", "met")

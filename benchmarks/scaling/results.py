@@ -14,7 +14,7 @@ from benchmarks.dataloading.reporting.bars import MAX_LOAD
 from benchmarks.dataloading.reporting.comparisons import rounded
 from benchmarks.dataloading.reporting.ratios import pair_ratios
 from benchmarks.dataloading.reporting.results import spread
-from benchmarks.scaling.processes import KINDS, TRAINER
+from benchmarks.scaling.cpu_time import KINDS, TRAINER
 from benchmarks.scaling.schedule import SLOWER, Measured, Settings
 
 Document = dict[str, Any]

@@ -20,13 +20,13 @@ from typing import Final
 
 from benchmarks.dataloading.errors import DisagreementError
 from benchmarks.dataloading.measuring.machine import num_cores
-from benchmarks.scaling.cluster import Cluster, open_cluster
+from benchmarks.scaling.cpu_time import COORDINATOR, TRAINER
 from benchmarks.scaling.elastic import Elastic, Stages, run_elastic
-from benchmarks.scaling.passes import Pass, run_pass, start_meter
-from benchmarks.scaling.processes import COORDINATOR, TRAINER
+from benchmarks.scaling.one_pass import Pass, run_pass, start_meter
+from benchmarks.scaling.ray_cluster import Cluster, open_cluster
 from benchmarks.scaling.readers import Readers, open_readers
 from benchmarks.scaling.slow_readers import slowed
-from benchmarks.scaling.sources import Source, make_source
+from benchmarks.scaling.units import Source, make_source
 from pipeline_runtime.feed.over_ray.reader_actor import Reader
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan.groups import Group

@@ -16,6 +16,7 @@ from stage import MOUNT, VOLUME, Stage
 
 from benchmarks import records
 from benchmarks.plant.figure import draw
+from benchmarks.plant.live_run import build_manifest, write_table
 from benchmarks.plant.observing import Observed
 from benchmarks.plant.paced import __file__ as paced
 from benchmarks.plant.pods import Look, set_pace, watch
@@ -23,7 +24,6 @@ from benchmarks.plant.profiles import DOWN, PROFILES, Profile
 from benchmarks.plant.report import build_markdown
 from benchmarks.plant.results import Compared, build_results
 from benchmarks.plant.simulating import fit, foretell
-from benchmarks.plant.training import build_manifest, write_table
 from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL, RUNTIME_METRICS_PORT
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tools.cluster.api import Server
+from tools.cluster.api_requests import Server
 
 YAML = "application/yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

@@ -24,7 +24,6 @@ from tools.cluster.errors import BoxError
 from tools.cluster.machine.processes import BOX_VARIABLE, COMPONENT_VARIABLE
 from tools.cluster.machine.registry import Record
 from tools.cluster.node.containerd import Containerd, StreamedImage
-from tools.cluster.node.network import Network
 from tools.cluster.node.node_binaries import (
     CONTAINERD,
     COREDNS,
@@ -34,6 +33,7 @@ from tools.cluster.node.node_binaries import (
     find_full_node,
 )
 from tools.cluster.node.node_files import NodeLayout
+from tools.cluster.node.node_network import Network
 from tools.cluster.node.node_startup import NodeSettings, NodeStartup
 from tools.cluster.started import StartedBox
 

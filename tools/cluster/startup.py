@@ -15,7 +15,7 @@ from tools.cluster.components import Builder, Layout, Place, Ports
 from tools.cluster.contents import Contents
 from tools.cluster.keys import write_keys
 from tools.cluster.kubectl import Kubectl
-from tools.cluster.machine.running import Running
+from tools.cluster.machine.coming_up import Running
 
 KWOK_STAGES = "/apis/kwok.x-k8s.io/v1alpha1/stages"
 # Of kwok's stages: nodes are Ready at once and stay so, pods run at once and go when deleted.

@@ -14,7 +14,7 @@ from grafana_foundation_sdk.models import common
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models import prometheus as queries
 
-from tools.dashboards.source import Board, Mark, Panel, Query, Variable
+from tools.dashboards.panels import Board, Mark, Panel, Query, Variable
 
 # Panels of Grafana that a board is made of; each has the methods that are used here.
 AnyPanel = timeseries.Panel | stat.Panel | table.Panel

@@ -6,7 +6,7 @@ docs/operating/observe.md; `_head` takes it once, should two targets tell the sa
 
 from __future__ import annotations
 
-from tools.dashboards.source import Board, Mark, Panel, Query, Row, Step
+from tools.dashboards.panels import Board, Mark, Panel, Query, Row, Step
 
 _WHICH = 'namespace="$namespace", experiment="$experiment"'
 _RATE = "$__rate_interval"

@@ -6,7 +6,7 @@ told for five minutes more, so series are taken together by their experiment fir
 
 from __future__ import annotations
 
-from tools.dashboards.source import Board, Panel, Query, Row, Step
+from tools.dashboards.panels import Board, Panel, Query, Row, Step
 
 # Of usage, which is added up once a minute.
 _USAGE_WINDOW = "10m"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from tools.go_tools import exclusive, say
-from tools.images.base import base_reference, build_base
+from tools.images.base_image import base_reference, build_base
 from tools.images.buildah import buildah, images_root, require_programs
 from tools.images.cleanup import remove_older, remove_remains
 from tools.images.inputs import ROOT, Recipe, snapshot

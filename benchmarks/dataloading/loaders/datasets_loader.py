@@ -16,8 +16,8 @@ from torch.utils.data import get_worker_info
 
 from benchmarks.dataloading.loaders.torch_loader import TorchLoader
 from benchmarks.dataloading.work.arrow_work import Arrays, process
-from benchmarks.dataloading.work.columns import flat_columns
 from benchmarks.dataloading.work.engines import CHUNK_ROWS
+from benchmarks.dataloading.work.row_group_columns import flat_columns
 from benchmarks.dataloading.work.row_groups import list_files, read_spam
 from benchmarks.dataloading.workloads import Workload
 

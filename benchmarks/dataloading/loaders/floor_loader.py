@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.dataloading.work.ahead import in_threads
 from benchmarks.dataloading.work.arrow_work import to_numpy
-from benchmarks.dataloading.work.columns import Columns
+from benchmarks.dataloading.work.row_group_columns import Columns
 from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, read_unit
 from benchmarks.dataloading.workloads import ROW_ID_COLUMNS, Workload
 from pipeline_runtime.batches import ROW_WEIGHT, Batch

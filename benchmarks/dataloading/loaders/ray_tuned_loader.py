@@ -24,7 +24,7 @@ import ray.data
 import torch
 
 from benchmarks.dataloading.jobs import Tuning
-from benchmarks.dataloading.work.pieces import cut, pack, unpack
+from benchmarks.dataloading.work.batching import cut, pack, unpack
 from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch

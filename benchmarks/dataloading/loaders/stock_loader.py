@@ -27,8 +27,8 @@ from benchmarks.dataloading.work.arrow_work import (
     process,
     weigh,
 )
-from benchmarks.dataloading.work.columns import flat_columns
-from benchmarks.dataloading.work.pieces import to_tensors
+from benchmarks.dataloading.work.batching import to_tensors
+from benchmarks.dataloading.work.row_group_columns import flat_columns
 from benchmarks.dataloading.workloads import (
     BATCH_SIZE,
     HASHED,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from benchmarks.dataloading.work.ahead import in_threads
 from benchmarks.dataloading.work.arrow_work import Arrays
-from benchmarks.dataloading.work.pieces import cut, to_tensors
+from benchmarks.dataloading.work.batching import cut, to_tensors
 from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.dataloading.jobs import ROW_GROUPS, Tuning
 from benchmarks.dataloading.work.arrow_work import Arrays
-from benchmarks.dataloading.work.pieces import cut, pack, to_tensors, unpack
+from benchmarks.dataloading.work.batching import cut, pack, to_tensors, unpack
 from benchmarks.dataloading.work.row_groups import Footers, list_units, make_piece, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch

@@ -22,7 +22,7 @@ import torch
 from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.measuring.epochs import Epoch, run_epoch
 from benchmarks.dataloading.measuring.machine import num_cores, tree_pss_bytes
-from benchmarks.dataloading.measuring.processes import Process
+from benchmarks.dataloading.measuring.piped import Process
 from benchmarks.dataloading.measuring.ray_up import RayUp, join_ray
 from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
 from pipeline_runtime.allocator import keep_freed_memory
@@ -143,7 +143,7 @@ def _answer(job: Job, helpers: list[int]) -> tuple[str, Any]:
 
 def _measure(job: Job, helpers: list[int]) -> Epoch:
     if job.loader == ROOFLINE:
-        from benchmarks.dataloading.loaders.frozen import freeze
+        from benchmarks.dataloading.loaders.frozen_loader import freeze
 
         freeze(job.workload)
     with importing():

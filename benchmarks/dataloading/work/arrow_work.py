@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.dataloading.work.columns import Array, Columns, Int64s, requests_of
+from benchmarks.dataloading.work.row_group_columns import Array, Columns, Int64s, requests_of
 from benchmarks.dataloading.workloads import (
     CONVERSION_WEIGHT,
     DOWNSAMPLE_SEED,

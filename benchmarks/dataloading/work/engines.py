@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from benchmarks.dataloading.work.arrow_work import process
-from benchmarks.dataloading.work.columns import flat_columns
-from benchmarks.dataloading.work.pieces import cut, to_tensors
+from benchmarks.dataloading.work.batching import cut, to_tensors
+from benchmarks.dataloading.work.row_group_columns import flat_columns
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 

@@ -7,7 +7,12 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from benchmarks.dataloading.work.arrow_work import Arrays, process
-from benchmarks.dataloading.work.columns import COUNT_COLUMN, Columns, flat_columns, nested_columns
+from benchmarks.dataloading.work.row_group_columns import (
+    COUNT_COLUMN,
+    Columns,
+    flat_columns,
+    nested_columns,
+)
 from benchmarks.dataloading.workloads import ONCE, REQUEST_KEY, SPAM_KEY, Workload
 
 Unit = tuple[str, int]  # a file and a row group of it

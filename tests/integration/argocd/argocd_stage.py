@@ -18,7 +18,7 @@ from loopback import free_ports
 from tools.build_tools import find_argocd, find_argocd_crds, find_redis
 from tools.cluster.components import HOST, Component, Probe
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.machine.running import Running
+from tools.cluster.machine.coming_up import Running
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 SAMPLES = DEPLOY / "argocd"

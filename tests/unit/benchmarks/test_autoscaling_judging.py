@@ -10,7 +10,7 @@ import pytest
 from benchmarks.autoscaling.judging import Bar, compare, judge
 from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS
 from benchmarks.autoscaling.report import build_markdown
-from benchmarks.autoscaling.rows import NUM_GPUS, PRICES, Measured, make_rows, mean_and_error
+from benchmarks.autoscaling.result_rows import NUM_GPUS, PRICES, Measured, make_rows, mean_and_error
 from benchmarks.autoscaling.scenarios import CellKey
 from dataset_operator.simulation.measures import Measures
 

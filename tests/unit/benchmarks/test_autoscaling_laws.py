@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from benchmarks.autoscaling import peers
-from benchmarks.autoscaling.jobs import Runner, job_of, run_job, trace_job
 from benchmarks.autoscaling.policies import BEST_CONSTANT, OURS, POLICIES
-from benchmarks.autoscaling.rows import NUM_GPUS
+from benchmarks.autoscaling.result_rows import NUM_GPUS
 from benchmarks.autoscaling.scenarios import SCENARIOS, Cell, Scenario, cells
 from benchmarks.autoscaling.seen import Seen
+from benchmarks.autoscaling.simulations import Runner, job_of, run_job, trace_job
 from benchmarks.autoscaling.tuning import constant_jobs, find_best_constants
 from dataset_operator.simulation.plant import Cluster
 from dataset_operator.simulation.setting import Setting

@@ -10,7 +10,7 @@ import torch
 from benchmarks.dataloading.errors import DisagreementError
 from benchmarks.dataloading.measuring.checksums import check_agreement, identities_of, proof_of
 from benchmarks.dataloading.work import arrow_work
-from benchmarks.dataloading.work.pieces import cut
+from benchmarks.dataloading.work.batching import cut
 from pipeline_runtime.batches import Batch
 
 # --- the peers' kernels ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tools.dashboards.__main__ import BOARDS, FOLDER
 from tools.dashboards.build import render
-from tools.dashboards.source import GRID_COLUMNS, Board
+from tools.dashboards.panels import GRID_COLUMNS, Board
 
 ROOT = Path(__file__).parents[3]
 # What Prometheus' annotations have beside the schema's fields (packages/grafana-prometheus).

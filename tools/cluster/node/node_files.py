@@ -11,7 +11,7 @@ from tools.cluster.binaries import Binaries
 from tools.cluster.components import Layout
 from tools.cluster.machine.processes import group_name
 from tools.cluster.node import node_binaries
-from tools.cluster.node.network import Network
+from tools.cluster.node.node_network import Network
 
 POD_ADDRESSES = "10.244.0.0/24"  # the usual pod network of one node
 DOMAIN = "cluster.local"

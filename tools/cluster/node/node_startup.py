@@ -12,13 +12,13 @@ from tools.cluster.certificates import Identity
 from tools.cluster.components import Place, Ports
 from tools.cluster.contents import NODES, Contents
 from tools.cluster.keys import write_keys
-from tools.cluster.machine.running import Running
+from tools.cluster.machine.coming_up import Running
 from tools.cluster.node import node_binaries, remains
 from tools.cluster.node.containerd import Containerd
 from tools.cluster.node.image_store import default_store, holding
-from tools.cluster.node.network import Network
 from tools.cluster.node.node_components import NODE_NAME, NodeBuilder
 from tools.cluster.node.node_files import PAUSE_IMAGE, NodeFiles, NodeLayout
+from tools.cluster.node.node_network import Network
 from tools.cluster.node.scratch_image import build_scratch_image
 from tools.cluster.startup import CONTROL_PLANE_IDENTITIES, start_control_plane
 

@@ -19,9 +19,9 @@ import torch
 from ray.experimental import get_local_object_locations
 
 from benchmarks.dataloading.workloads import BATCH_SIZE
-from benchmarks.scaling.processes import COORDINATOR, TRAINER, cpu_seconds_by_kind
+from benchmarks.scaling.cpu_time import COORDINATOR, TRAINER, cpu_seconds_by_kind
 from benchmarks.scaling.readers import Readers
-from benchmarks.scaling.sources import Source
+from benchmarks.scaling.units import Source
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.over_ray.actor_readers import ActorCrew
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece

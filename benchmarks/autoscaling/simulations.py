@@ -34,7 +34,9 @@ _PROGRESS_SECONDS: Final = 30.0
 # the worst is a cold start that stays at one worker of thirty.
 MAX_STRETCH: Final = 100.0
 # Modules of this package on which no measure depends.
-_JUDGES: Final = {"command.py", "course.py", "figure.py", "judging.py", "report.py", "rows.py"}
+_JUDGES: Final = {
+    *("command.py", "course.py", "figure.py", "judging.py", "report.py", "result_rows.py"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from tools.cluster.api import Server
+from tools.cluster.api_requests import Server
 from tools.cluster.components import Component, Layout, Probe
 from tools.cluster.errors import (
     BoxError,

@@ -10,15 +10,15 @@ import pytest
 from facts import assert_all_told, assert_one_tells
 
 from benchmarks.scaling.command import build_settings, parse_options, write_results
-from benchmarks.scaling.elastic import Elastic, Stages, count_by_second, first_arrivals
-from benchmarks.scaling.passes import Arrival, Meter, Pass, Steady
-from benchmarks.scaling.processes import (
+from benchmarks.scaling.cpu_time import (
     COORDINATOR,
     KINDS,
     RAYLETS,
     TRAINER,
     cpu_seconds_by_kind,
 )
+from benchmarks.scaling.elastic import Elastic, Stages, count_by_second, first_arrivals
+from benchmarks.scaling.one_pass import Arrival, Meter, Pass, Steady
 from benchmarks.scaling.results import Document, build_results
 from benchmarks.scaling.schedule import (
     NORMAL,
