@@ -1,4 +1,4 @@
-"""The benchmark's command line: the run, and the files it writes. `options` says what is asked."""
+"""The benchmark's command line: runs it and writes its files. `options` parses the arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "dataloading"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 if loaders disagree or fail, and then nothing is written."""
+    """Run the benchmark. Return 1, and write nothing, if loaders disagree or fail."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
     try:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _read_results(folder: Path) -> Document | None:
-    """The results that are there; None if there are none. Raises BenchmarkError for older ones."""
+    """Return the existing results, or None. Raises BenchmarkError for those of an older version."""
     path = folder / f"{NAME}.json"
     if not path.exists():
         return None
@@ -72,5 +72,5 @@ def _run(settings: Settings, arguments: Sequence[str]) -> Document:
 
 
 def write_results(results: Document, folder: Path) -> str:
-    """Write the JSON, the table and the picture; the table's text."""
+    """Write the JSON, the table and the picture. Return the text of the table."""
     return records.write_results(NAME, results, folder, build_markdown=build_markdown, draw=draw)

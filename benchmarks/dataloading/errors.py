@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class BenchmarkError(Exception):
-    """The benchmark cannot go on, or must not: the message says why and what to do."""
+    """The benchmark cannot continue, or must not. The message says why, and what to do."""
 
 
 class DisagreementError(BenchmarkError):

@@ -13,12 +13,12 @@ ROW_GROUPS: Final = "row groups"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Settings of a peer; each uses those that it has.
+    """Settings of a peer. A peer ignores those that it does not have.
 
     Args:
-        workers: processes of a DataLoader; 0 works in the trainer's own.
-        prefetch: units that each of them makes ahead; without workers there is none.
-        unit: what they hand on, `BATCHES` of exact size or whole `ROW_GROUPS` in one buffer.
+        workers: processes of a DataLoader; with 0 the trainer's own process does the work.
+        prefetch: units that each worker makes ahead; ignored without workers.
+        unit: what workers send: `BATCHES` of exact size, or whole `ROW_GROUPS` in one buffer.
         groups: row groups that one task of Ray reads.
     """
 
@@ -44,9 +44,9 @@ class Job:
         workload: level and table.
         consumer: one of `consumers.CONSUMERS`.
         tuning: of the loader.
-        until_first_batch: the epoch is left after its first batch.
-        asks_again: the next epoch's first batch is asked for when this one has ended.
-        keeps_memory: what is freed stays with the process for a while, as `lastmile` sets it.
+        until_first_batch: stop the epoch after its first batch.
+        asks_again: request the next epoch's first batch when this epoch has ended.
+        keeps_memory: the process keeps freed memory for a while, as `lastmile` sets it.
     """
 
     loader: str

@@ -1,4 +1,4 @@
-"""The options of the command line, and the settings and tables that they mean."""
+"""The options of the command line, and the settings and tables that follow from them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.dataloading.workloads import FORMS, LAYOUTS, LEVELS
 
 DEFAULT_ROWS: Final = 10_000_000
 DEFAULT_ROUNDS: Final = 7
-# Settings are chosen on this many rows: enough for a steady state of seconds.
+# Peers are tuned on this many rows: enough for seconds of steady state.
 TUNING_ROWS: Final = 1_000_000
-# Training takes two row groups' worth: a step costs far more than the rows it is made of, so more
-# of them would tell less of the loaders.
+# Training uses two row groups: a step costs far more than its rows, so more steps would show less
+# of the loaders.
 SMALL_ROWS: Final = 32_768
-# The least and the most work; between them end to end is hardly told from noise.
+# The least and the most work; the level between differs little end to end.
 TRAIN_LEVELS: Final = ("none", "heavy")
 _FINALS: Final = 2
 _STARTS: Final = 3
 
-# A quick run brings the same rows to an end in a minute: whoever starts fast, and Ray Data once.
+# A quick run takes about a minute: the loaders that start fast, and Ray Data once.
 QUICK_ROWS: Final = 20_000
 QUICK_LEVELS: Final = ("heavy",)
 QUICK_PEERS: Final = (peers.LOADER, peers.DATALOADER, "threads", "ray-stock", "duckdb")
@@ -39,7 +39,7 @@ PARTS: Final = (STARTS, TRAINING, ABLATION)
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; exits with what is wrong with it."""
+    """Parse the command line; exit with a message if it is invalid."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.dataloading",
         description="Measure who brings the same rows to the same model fastest.",
@@ -77,7 +77,7 @@ def _split(text: str) -> tuple[str, ...]:
 
 
 def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Parses a list of some of these, into their order."""
+    """Return a parser of lists of these names, which are returned in their order here."""
 
     def parse(text: str) -> tuple[str, ...]:
         given = _split(text)
@@ -134,7 +134,7 @@ def _train_levels(levels: Sequence[str], without: Sequence[str]) -> tuple[str, .
 def _ablations(
     levels: Sequence[str], layouts: Sequence[str], without: Sequence[str], *, quick: bool
 ) -> tuple[str, ...]:
-    """Only of heavy work: without any there is little to leave out."""
+    """Return the ablations; only heavy work has enough optimisations to leave out."""
     if ABLATION in without or "heavy" not in levels:
         return ()
     return tuple(

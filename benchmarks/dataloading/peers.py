@@ -1,7 +1,7 @@
 """Participants: Lastmile, the floors, and the peers, each a file as an expert writes it.
 
-A peer whose library is not installed is left out and named in the results, with what installs it;
-so is one that cannot do the work, with why.
+A peer whose library is not installed is left out; the results name it and the package to install.
+A peer that cannot do the work is left out too, with the reason.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ DATALOADER: Final = "dataloader"
 FLOOR: Final = "decode floor"
 ONE_THREAD_FLOOR: Final = "decode floor, 1 thread"
 ROOFLINE: Final = "roofline"
-# A process whose Arrow gives memory back as it does by itself.
+# A process in which Arrow releases memory by its own defaults.
 GIVES_BACK: Final = ", memory given back"
 # Processes in which epochs run: one that forks, one with Ray, and one for each that has threads of
 # its own, beside which a DataLoader could not fork.
 PLAIN, RAY = "plain", "ray"
 
 
-# Cells of who reads files of either layout, and brings every row with its user's columns.
+# Cells of loaders that read both layouts, and deliver every row with its user's columns.
 FILES: Final = (("flat", "expanded"), ("nested", "expanded"))
-# And of who can bring what a request's rows share once.
+# Cells of loaders that can also deliver the columns of a request once.
 ALL_CELLS: Final = (*FILES, ("flat", "deduplicated"), ("nested", "deduplicated"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One who brings batches.
+    """A participant that delivers batches.
 
     Args:
-        host: the process that it runs in.
-        opens: module of `loaders` and class; the class takes the workload, and its tuning where
-            there is one.
+        host: the kind of process in which it runs.
+        opens: module of `loaders` and class; the class takes the workload, and the tuning if the
+            peer has one.
         needs: the package to install, and the module by which it is imported.
-        candidates: settings to choose from; none where there is nothing to set.
-        tuned_like: the peer whose best setting it takes.
-        cells: (layout, form) that it can bring.
+        candidates: settings to choose from; empty if it has none.
+        tuned_like: the peer whose best setting it uses.
+        cells: (layout, form) that it supports.
     """
 
     host: str
@@ -106,7 +106,7 @@ LOADERS: Final[Mapping[str, Peer]] = {
     ONE_THREAD_FLOOR: Peer(host="threads", opens=("floor_loader", "OneThreadFloor"), cells=FILES),
     ROOFLINE: Peer(host=PLAIN, opens=("frozen", "Frozen")),
 }
-# Decoding alone, before each round; and what a step costs without any loading, when training.
+# Decoding alone, before each round; and the cost of a training step without any loading.
 FLOORS: Final = (FLOOR, ONE_THREAD_FLOOR)
 COMPARED: Final = tuple(name for name in LOADERS if name not in (*FLOORS, ROOFLINE))
 TRAINED: Final = (SUBJECT, DATALOADER, "ray-stock", ROOFLINE)
@@ -121,14 +121,14 @@ UNABLE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A loader in one of the cells that it can bring."""
+    """A loader in one of the cells that it supports."""
 
     loader: str
     layout: str
     form: str
 
     def named_for(self, subject: Contender) -> str:
-        """Its name beside a subject: with its own cell where that is another."""
+        """Return its name beside a subject, with its cell if that differs from the subject's."""
         if (self.layout, self.form) == (subject.layout, subject.form):
             return self.loader
         return f"{self.loader} ({self.layout}, {self.form})"
@@ -147,14 +147,14 @@ def list_contenders(
 
 
 def choose_installed(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The subject and the peers that take part, in their order; others' libraries are missing.
+    """Return the subject and the installed peers, in their order.
 
     Args:
-        names: peers that somebody asked for; None for all.
+        names: the requested peers; None for all.
 
     Raises:
-        BenchmarkError: one that was asked for is unknown, cannot do the work, or takes the setting
-            that is best for another one, which was not asked for.
+        BenchmarkError: a requested peer is unknown, cannot do the work, or uses the best setting of
+            another one that was not requested.
     """
     for name in names or ():
         if name not in COMPARED:
@@ -172,7 +172,7 @@ def choose_installed(names: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def describe_absent(chosen: Sequence[str]) -> dict[str, str]:
-    """Why each peer that does not take part does not."""
+    """Return the reason of each peer that does not take part."""
     return {n: _why_absent(LOADERS[n]) for n in COMPARED if n not in chosen} | dict(UNABLE)
 
 
@@ -183,7 +183,7 @@ def _why_absent(peer: Peer) -> str:
 
 
 def describe_versions(chosen: Sequence[str]) -> dict[str, str]:
-    """Versions of the libraries that only a peer needs, and of numba where kernels are its."""
+    """Return the versions of the libraries that only peers need, and of numba, if installed."""
     packages = [LOADERS[name].needs for name in chosen]
     names = [needs[0] for needs in packages if needs] + ["numba"]
     return {name: found for name in names if (found := _version(name))}
@@ -197,7 +197,7 @@ def _version(package: str) -> str | None:
 
 
 def host_of(job: Job) -> str:
-    """The process that a job runs in: the loader's own, or one with Ray if its options ask it."""
+    """Return the kind of process for a job: the loader's, or one with Ray if the job needs it."""
     kind = RAY if job.workload.needs_ray else LOADERS[job.loader].host
     return kind if job.keeps_memory else kind + GIVES_BACK
 

@@ -1,13 +1,13 @@
 """The order of measured epochs, and the conditions that must hold between them.
 
-    tuning    settings of the peers that have some, the best goes on
+    tuning    the settings of each peer that has some; the best one is used from then on
     proof     each contender once, in a fresh process: start, memory, and every column of all rows
     rounds    a calibration, then contenders in turn (A B C D E A B …), level by level
-    starts    fresh processes up to their first batch
+    starts    fresh processes until their first batch
     train     loaders in turn on the small table, with the model's training step
-    ablation  Lastmile without each of its optimisations, in turn, heavy work
+    ablation  Lastmile without each of its optimisations, in turn, with heavy work
 
-Every epoch's sums are compared with those of the first of its kind as soon as it ends.
+As soon as an epoch ends, its sums are compared with those of the first one of its kind.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from benchmarks.dataloading.tuning import quick, tune
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.turns import in_turn
 
-# The timed consumer takes the tensors; the proof reads every value of them.
+# The timed consumer only receives the tensors; the proof reads all their values.
 TAKE, TRAIN, PROVE = "take", "train", "prove"
 
 
@@ -52,11 +52,11 @@ class Runs(Protocol):
     """A measurer of jobs: `hosts.Hosts`, or a stand-in."""
 
     def run(self, job: Job) -> Epoch:
-        """Measure one epoch in a process that stays."""
+        """Measure one epoch in a long-lived process."""
         ...
 
     def run_fresh(self, job: Job) -> Epoch:
-        """Measure one epoch in a process of its own."""
+        """Measure one epoch in a new process."""
         ...
 
 
@@ -81,7 +81,7 @@ def run_schedule(
 
 
 class _Schedule:
-    """Runs jobs where they belong and compares what they delivered."""
+    """Runs jobs in the processes of their kind, and compares the delivered rows."""
 
     def __init__(self, settings: Settings, hosts: Runs, say: Callable[[str], None]) -> None:
         self.measured = Measured(settings=settings)
@@ -91,7 +91,7 @@ class _Schedule:
         self._first: dict[tuple[object, ...], tuple[str, Sums]] = {}
 
     def tune(self, level: str) -> None:
-        """Choose the settings of those that have some; the others' are as they are."""
+        """Choose the settings of the peers that have some; others keep their defaults."""
         settings = self._settings
         for contender in settings.contenders:
             candidates = LOADERS[contender.loader].candidates
@@ -112,11 +112,11 @@ class _Schedule:
         return self._run(replace(self._job(contender, level, TAKE, table), tuning=tuning), table)
 
     def prove(self, level: str) -> None:
-        """Every column of a whole epoch, bound to its rows, of all contenders and the floors."""
+        """Prove the rows and all columns of a whole epoch, for all contenders and the floors."""
         settings = self._settings
         found = {}
         for contender in [*settings.contenders, *settings.floors]:
-            # Who only decodes hands on the identities alone.
+            # A decode floor returns the identities alone.
             consumer = TAKE if contender.loader in FLOORS else PROVE
             job = self._job(contender, level, consumer, settings.table)
             run = self._hosts.run_fresh if settings.fresh_proofs else self._hosts.run
@@ -124,7 +124,7 @@ class _Schedule:
         self.measured.proofs[level] = found
 
     def compare(self, level: str) -> None:
-        """The rounds of a level."""
+        """Measure the rounds of a level."""
         self.measured.rounds[level] = measure_rounds(
             partial(self._measure_round, level),
             self._settings.rounds,
@@ -145,7 +145,7 @@ class _Schedule:
         return Round(level=level, calibration=calibration, epochs=epochs)
 
     def start(self, level: str) -> None:
-        """Fresh processes, in turn, up to the table's first batch."""
+        """Measure fresh processes, in turn, until the first batch of the table."""
         settings = self._settings
         for _ in range(settings.starts):
             for contender in list_contenders(settings.starters, settings.layouts, settings.forms):
@@ -155,7 +155,7 @@ class _Schedule:
                 self._say(f"start {level:5} {_name(job)}: {epoch.cold_seconds:.2f} s")
 
     def train(self, level: str) -> None:
-        """The model's training step on every batch of the small table."""
+        """Measure the model's training step on every batch of the small table."""
         settings = self._settings
         for _ in range(settings.rounds):
             for contender in list_contenders(settings.trained, ("flat",), ("expanded",)):
@@ -163,7 +163,7 @@ class _Schedule:
                 self.measured.train.append(self._run(job, settings.small))
 
     def ablate(self) -> None:
-        """Lastmile without each of its optimisations, heavy work."""
+        """Measure Lastmile without each of its optimisations, with heavy work."""
         settings = self._settings
         table = settings.table
         flat = Contender(loader=SUBJECT, layout="flat", form="expanded")
@@ -172,7 +172,7 @@ class _Schedule:
             for name in settings.ablations:
                 subject = nested if base_of(name) == NESTED_ALL_ON else flat
                 job = self._job(subject, "heavy", TAKE, table)
-                if table.rows > settings.small.rows:  # a small table has one day
+                if table.rows > settings.small.rows:  # a small table has only one day
                     job = replace(job, workload=replace(job.workload, where=ABLATION_WHERE))
                 variant = replace(
                     job,
@@ -199,7 +199,7 @@ class _Schedule:
     def _check(self, epoch: Epoch, table: Table, name: str | None = None) -> Epoch:
         job, work = epoch.job, epoch.job.workload
         name = name or _name(job)
-        # Who only decodes delivers all rows, whatever is done with them later.
+        # A decode floor delivers all rows, whatever the level does with them.
         key = (work.level, job.loader in FLOORS, table.rows, work.where, job.consumer)
         first, sums = self._first.setdefault(key, (name, epoch.sums))
         label = name if name != first else f"{name} again"

@@ -1,4 +1,4 @@
-"""Settings of the benchmark, and its epochs by their part in it."""
+"""The settings of the benchmark, and the measured epochs by part of the schedule."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from benchmarks.dataloading.peers import FLOORS, Contender, list_contenders
 from benchmarks.dataloading.tables import Table
 from benchmarks.dataloading.workloads import FUSION_OFF, RAY_DATA
 
-# Half of the sample data's days, so that there is something for the planner to push down.
+# Half of the days of the sample data, so that the planner has a filter to push down.
 ABLATION_WHERE = "day >= '2026-01-05'"
 ALL_ON = "all on"
-# Not an optimisation: what the default shuffle costs, which the comparison goes without.
+# Not an optimisation: the cost of the default shuffle, which the comparison does not use.
 ROW_SHUFFLE_ON = "row shuffle on"
-# Arrow gives memory back as it does by itself: set for a process, not in a manifest.
+# Arrow releases memory by its own defaults: set for a process, not in a manifest.
 MEMORY_KEPT_OFF = "memory kept off"
-# On nested files, each request once: what shows there alone.
+# Variants that only matter on nested files with each request once.
 NESTED_ALL_ON = "nested, all on"
 _PUSHDOWN_OFF: Final = ("pushdown", False)
-# By variant: what of `spec.pipelineOptions` differs from the default.
+# By variant: the `spec.pipelineOptions` that differ from the default.
 SWITCHES: Final[Mapping[str, tuple[tuple[str, bool | str], ...]]] = {
     "pushdown off": (_PUSHDOWN_OFF,),
     "late materialisation off": (("lateMaterialization", False),),
-    # Where statistics prune, little is left to it.
+    # After pruning by statistics, it has little to remove.
     "pushdown, late materialisation off": (_PUSHDOWN_OFF, ("lateMaterialization", False)),
     "projection off": (("projection", False),),
     "fusion off": (FUSION_OFF,),
@@ -49,29 +49,29 @@ ABLATIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def base_of(variant: str) -> str:
-    """The variant with which one is compared."""
+    """Return the variant with which the given one is compared."""
     return NESTED_ALL_ON if variant in ABLATIONS["nested"] else ALL_ON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings: what to measure, and how often.
+    """Settings: the work, the loaders, and the number of measurements.
 
     Args:
         table: of the comparison; the same rows in every layout.
-        tuning_table: on which the peers' settings are chosen.
-        small: of the training steps.
-        loaders: who is compared, the subject first.
+        tuning_table: the table on which peers are tuned.
+        small: the table of the training steps.
+        loaders: the compared loaders, the subject first.
         layouts, forms, levels: the cells.
-        rounds: that count, at each level.
-        keeps_all_rounds: whether they do whatever their calibration.
+        rounds: valid rounds at each level.
+        keeps_all_rounds: rounds are valid whatever their calibration.
         finals: how often the fastest settings of a peer run again.
-        starters: whose start is measured, in fresh processes and of the next epoch.
+        starters: the loaders whose start is measured, of fresh processes and of the next epoch.
         starts: how often a fresh process starts, at each level.
-        fresh_proofs: whether proofs run in fresh processes; else there is no memory of them.
-        trained: who feeds the model, at each of `train_levels`.
-        ablations: variants of Lastmile, of heavy work.
-        quick: whether speeds mean nothing.
+        fresh_proofs: proofs run in fresh processes; otherwise their memory is unknown.
+        trained: the loaders that feed the model, at each of `train_levels`.
+        ablations: variants of Lastmile with heavy work.
+        quick: speeds are meaningless.
     """
 
     table: Table
@@ -94,18 +94,18 @@ class Settings:
 
     @property
     def contenders(self) -> list[Contender]:
-        """The contenders that take turns."""
+        """List the contenders that take turns."""
         return list_contenders(self.loaders, self.layouts, self.forms)
 
     @property
     def floors(self) -> list[Contender]:
-        """The contenders of each layout that only decode."""
+        """List the decode floors of each layout."""
         return list_contenders(FLOORS, self.layouts)
 
 
 @dataclass(slots=True, kw_only=True)
 class Measured:
-    """All epochs, by the part of the schedule that they belong to."""
+    """All measured epochs, by part of the schedule."""
 
     settings: Settings
     best: dict[tuple[str, Contender], Tuning] = field(default_factory=dict)  # (level, contender)

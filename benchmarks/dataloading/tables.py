@@ -1,4 +1,4 @@
-"""The tables of a benchmark: the same sample rows in the layouts that are measured, made once."""
+"""The tables of a benchmark: the same sample rows in all measured layouts, made once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pipeline_runtime.sample_data import write_sample_data
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.sources.parquet import open_parquet
 
-# `make run` makes as many, and keeps them in a folder of its own.
+# `make run` makes as many rows, in a folder of its own.
 SAMPLE_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of sample data, by the folder of each layout that it has been written in."""
+    """A table of sample data: the folder of each layout in which it exists."""
 
     roots: Mapping[str, str]
     rows: int
 
 
 def make_table(data: Path, rows: int, layouts: Collection[str] = ("flat",)) -> Table:
-    """Sample data with so many rows below a folder, where it is kept for later runs."""
+    """Make sample data with the given number of rows below a folder, and keep it for later runs."""
     flat = data / "data" if rows == SAMPLE_ROWS else data / f"benchmark-{rows}"
     write_sample_data(flat, sample_options(rows))
     roots = {"flat": str(flat)}
@@ -41,7 +41,7 @@ def make_table(data: Path, rows: int, layouts: Collection[str] = ("flat",)) -> T
 
 def convert_to_nested(flat: Path, nested: Path) -> None:
     """Write the same rows nested by request, as `lastmile convert` does, and copy side tables."""
-    if nested.exists():  # it takes its name when it is whole
+    if nested.exists():  # it gets this name when it is complete
         return
     made = nested.with_name(f".{nested.name}")
     shutil.rmtree(made, ignore_errors=True)

@@ -1,9 +1,9 @@
 """Settings of peers, and the search for the best one before the comparison.
 
-Every candidate runs once, on few rows. What is far ahead of its consumer has most of them in flight
-then: it looks fast in its steady state, and one that starts at once looks fast as a whole. So the
-fastest few either way run again, on the rows of the comparison, and the one whose median is the
-shortest in its steady state, which is what is compared, wins.
+Every candidate runs once, on few rows. There, a setting that prefetches much looks fast in its
+steady state, and one that starts quickly looks fast as a whole. So the fastest few of both kinds
+run again on the rows of the comparison. The setting with the shortest median in its steady state,
+which is the compared quantity, wins.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _NUM_FINALISTS: Final = 4
 
 
 def dataloader_candidates() -> list[Tuning]:
-    """A DataLoader's: workers, how far ahead, and what is shipped."""
+    """List the candidates of a DataLoader: workers, prefetched units, and the unit that is sent."""
     alone = [Tuning(unit=unit) for unit in (BATCHES, ROW_GROUPS)]
     grid = product(_WORKERS[1:], _PREFETCH, (BATCHES, ROW_GROUPS))
     return alone + [Tuning(workers=w, prefetch=p, unit=u) for w, p, u in grid]
 
 
 def ray_candidates() -> list[Tuning]:
-    """Ray Data's: how much work a task carries."""
+    """List the candidates of Ray Data: the row groups of a task."""
     return [Tuning(groups=groups) for groups in _GROUPS_A_TASK]
 
 
 def quick(candidates: Sequence[Tuning]) -> list[Tuning]:
-    """The first and the last: enough to see that tuning works."""
+    """Return the first and the last candidate: enough to test the tuning."""
     return [candidates[0], candidates[-1]] if len(candidates) > 1 else list(candidates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """The best setting that was found.
+    """The result of a tuning.
 
     Attributes:
-        best: the setting that is compared.
+        best: the setting for the comparison.
         tried: every setting with its epoch on few rows.
-        finals: the fastest of them, each as often as it ran on all rows.
+        finals: the fastest settings, with each of their epochs on all rows.
     """
 
     best: Tuning
@@ -61,14 +61,14 @@ def tune(
     candidates: Sequence[Tuning],
     finals: int,
 ) -> Tuned:
-    """Find the best of some settings.
+    """Find the best setting.
 
     Args:
-        run, run_whole: measure an epoch with a setting, on few rows and on those of the comparison.
+        run, run_whole: measure an epoch with a setting, on few rows and on all rows.
         candidates: at least one.
-        finals: how often the fastest few run on those; 0: the few rows decide.
+        finals: how often the fastest few run on all rows; with 0 the few rows decide.
     """
-    run(candidates[0])  # it would pay for what a process loads once
+    run(candidates[0])  # so that it does not pay for what a process loads once
     tried = [(candidate, run(candidate)) for candidate in candidates]
     finalists = _choose_finalists(tried)
     whole = [(candidate, run_whole(candidate)) for _ in range(finals) for candidate in finalists]
@@ -76,7 +76,7 @@ def tune(
 
 
 def _choose_finalists(tried: Sequence[tuple[Tuning, Epoch]]) -> list[Tuning]:
-    """The fastest in their steady state and as a whole, in turn."""
+    """Return the fastest settings in their steady state and as a whole, in turn."""
     steady = sorted(tried, key=lambda pair: pair[1].steady_seconds_a_row)
     whole = sorted(tried, key=lambda pair: pair[1].seconds)
     ranked = [candidate for pair in zip(steady, whole, strict=True) for candidate, _ in pair]
@@ -84,7 +84,7 @@ def _choose_finalists(tried: Sequence[tuple[Tuning, Epoch]]) -> list[Tuning]:
 
 
 def best_of(epochs: Sequence[tuple[Tuning, Epoch]]) -> Tuning:
-    """The setting whose median epoch was the shortest in its steady state."""
+    """Return the setting with the shortest median epoch in its steady state."""
 
     def seconds(candidate: Tuning) -> float:
         mine = [epoch for found, epoch in epochs if found == candidate]

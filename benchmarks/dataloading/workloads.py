@@ -1,11 +1,10 @@
 """The three levels of last-mile work, each once as a manifest and as constants for the peers.
 
 Lastmile runs the manifest; `arrow_work` and `stock_loader` do the same by hand. Two kernels are
-shared on purpose, since a peer with another hash would keep other rows: `hashing.keep_mask` decides
-which negatives stay and `hashing.bucket_of` gives the buckets. What comes before and after them is
-each loader's own.
+shared on purpose, since a peer with another hash would keep other rows: `hashing.keep_mask` chooses
+the negatives and `hashing.bucket_of` computes the buckets. The code around them is each loader's.
 
-    none    all columns that become tensors as they are
+    none    all columns that convert to tensors unchanged
     light   the same, without the rows of spam users
     heavy   the model's columns: spam users out, label derived, negatives downsampled, weighted,
             nulls filled, the sequence padded, categorical ids hashed
@@ -21,9 +20,9 @@ from pipeline_runtime.sample_data.options import SampleDataOptions
 from pipeline_runtime.spelling import to_options
 
 LEVELS: Final = ("none", "light", "heavy")
-# How a table lies in its files: a row an impression, or a row a request with lists of impressions.
+# Layouts of files: a row per impression, or a row per request with lists of impressions.
 LAYOUTS: Final = ("flat", "nested")
-# How a batch reaches the model: every row with its user's columns, or those once a request.
+# Forms of batches: every row with its user's columns, or these columns once per request.
 FORMS: Final = ("expanded", "deduplicated")
 BATCH_SIZE: Final = 4096  # rows; the spec's default
 
@@ -31,19 +30,19 @@ NUM_DENSE: Final = 20
 NUM_CATEGORIES: Final = 16
 DENSE: Final = tuple(f"dense_{index:02d}" for index in range(NUM_DENSE))
 CATEGORIES: Final = tuple(f"cat_{index:02d}" for index in range(NUM_CATEGORIES))
-# No integer tensor says "missing", so columns of ids with nulls need work before they convert.
+# Integer tensors have no nulls, so columns of ids with nulls need work before they convert.
 CATEGORIES_WITH_NULLS: Final = ("cat_00", "cat_06", "cat_11", "cat_14")
 WHOLE_CATEGORIES: Final = tuple(n for n in CATEGORIES if n not in CATEGORIES_WITH_NULLS)
 TEXTS: Final = ("user_country", "device")
 SEQUENCE: Final = "user_sequence"
 
-# What identifies a row among the delivered tensors: `position` counts within a request.
+# The columns that identify a delivered row: `position` counts within a request.
 ROW_ID_COLUMNS: Final = ("request_id", "position")
-# What the row's identity is to sampling: the sample data's own column.
+# The column that identifies a row for sampling.
 ROW_KEY: Final = "_lastmile_row_id"
 SPAM_KEY: Final = "user_id"
 
-KEEP_PERCENT: Final = 25  # of the negatives, so that about one row in three is left
+KEEP_PERCENT: Final = 25  # of the negatives, so that about one row in three remains
 DOWNSAMPLE_SEED: Final = 17
 CONVERSION_WEIGHT: Final = 2.0  # a click that led to a conversion counts twice
 SEQUENCE_LENGTH: Final = 128  # between the shortest (100) and the longest (200) list
@@ -51,7 +50,7 @@ NUM_BUCKETS: Final = 100_000
 HASH_SEED: Final = 0  # the spec's default
 UNKNOWN_TEXT: Final = "unknown"
 
-# What nested files hold once a request: the user's columns, and the request's own.
+# The columns that nested files have once per request: the user's, and the request's own.
 REQUEST_KEY: Final = "request_id"
 ONCE: Final = frozenset(
     {
@@ -68,15 +67,15 @@ PLAIN_COLUMNS: Final = (
     *WHOLE_CATEGORIES,
     *("clicked", "conversion_delay_hours", "dwell_seconds"),
 )
-KEPT_COLUMNS: Final = (*ROW_ID_COLUMNS, "item_id", *DENSE)  # that heavy work hands on unchanged
+KEPT_COLUMNS: Final = (*ROW_ID_COLUMNS, "item_id", *DENSE)  # heavy work delivers them unchanged
 HEAVY_COLUMNS: Final = (*KEPT_COLUMNS, SEQUENCE, *HASHED, "label", "sample_weight")
 _HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
 
-# Options with which Lastmile is fed by Ray Data, its plain path; all others do without Ray.
+# Options with which Ray Data feeds Lastmile (its plain path); all others need no Ray.
 RAY_DATA: Final = ("feed", "RayData")
-FUSION_OFF: Final = ("fusion", False)  # each step in tasks of its own
+FUSION_OFF: Final = ("fusion", False)  # each step in separate tasks
 
-# The same model at every level: columns that all three deliver.
+# The same model at every level: it uses columns that all three levels deliver.
 MODEL_CONFIG: Final[dict[str, Any]] = {
     "dense": list(DENSE),
     "categorical": [*WHOLE_CATEGORIES, "item_id", "position"],
@@ -91,15 +90,15 @@ class Workload:
     Args:
         level: one of `LEVELS`.
         root: folder of the sample data; relative paths are relative to the working directory.
-        layout: of its files, one of `LAYOUTS`.
-        form: of the batches, one of `FORMS`.
+        layout: layout of its files, one of `LAYOUTS`.
+        form: form of the batches, one of `FORMS`.
         options: `spec.pipelineOptions` that differ from the default; for Lastmile alone.
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
         shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
         batch_size: rows of a batch; stock Ray Data has the default alone.
-        keep: condition of a filter before all other steps; for Lastmile alone, as what follows.
-        more_columns: that batches carry besides those of the level.
-        declares_requests: the manifest says which rows of flat files belong to a request.
+        keep: condition of a filter before all other steps; for Lastmile alone.
+        more_columns: columns of batches besides those of the level; for Lastmile alone.
+        declares_requests: the manifest names the key of requests in flat files; Lastmile alone.
     """
 
     level: str
@@ -116,25 +115,25 @@ class Workload:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that batches carry."""
+        """The columns of batches."""
         columns = HEAVY_COLUMNS if self.level == "heavy" else PLAIN_COLUMNS
         return (*columns, *self.more_columns)
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """Columns that a peer reads from the files: those it uses, as a good engineer would."""
+        """The columns that a peer reads from the files: only those that it uses."""
         if self.level != "heavy":
             return PLAIN_COLUMNS
         return (*KEPT_COLUMNS, SEQUENCE, *HASHED, *_HEAVY_INPUTS, ROW_KEY)
 
     @property
     def is_deduplicated(self) -> bool:
-        """Return whether batches hold the columns of a request once."""
+        """Return whether batches have the columns of a request once."""
         return self.form == "deduplicated"
 
     @property
     def needs_ray(self) -> bool:
-        """Return whether Lastmile runs it on Ray."""
+        """Return whether Lastmile runs this work on Ray."""
         return RAY_DATA in self.options or FUSION_OFF in self.options
 
     @property
@@ -147,7 +146,7 @@ class Workload:
 
 
 def build_experiment(workload: Workload) -> DatasetExperiment:
-    """The manifest that Lastmile runs, as `lastmile run` would read it."""
+    """Build the manifest for Lastmile, as `lastmile run` would read it."""
     training: dict[str, Any] = {
         "batchSize": workload.batch_size,
         "columns": list(workload.columns),
@@ -176,7 +175,7 @@ def build_dataset(workload: Workload) -> dict[str, Any]:
     """Return the manifest's `spec.dataset`."""
     dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
     declares_requests = workload.is_deduplicated or workload.declares_requests
-    if declares_requests and workload.layout == "flat":  # a nested file says it itself
+    if declares_requests and workload.layout == "flat":  # the layout of a nested file defines it
         dataset |= {"requestKey": REQUEST_KEY, "requestColumns": sorted(ONCE - {REQUEST_KEY})}
     if workload.where:
         dataset["where"] = workload.where
@@ -216,11 +215,11 @@ def _build_fillers() -> list[dict[str, Any]]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-# A day of the sample data is one file; with fewer rows the table has fewer days, not smaller files.
+# A day of the sample data is one file. With fewer rows there are fewer days, not smaller files.
 _ROWS_PER_DAY: Final = 125_000
 _MAX_DAYS: Final = 8
 
 
 def sample_options(rows: int) -> SampleDataOptions:
-    """The sample data with so many rows; a million is what `lastmile sample-data` makes."""
+    """Return the options of sample data with that many rows; the command's default is a million."""
     return SampleDataOptions(rows=rows, days=max(1, min(_MAX_DAYS, rows // _ROWS_PER_DAY)))

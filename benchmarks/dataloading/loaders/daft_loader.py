@@ -1,4 +1,4 @@
-"""Daft: a frame over the files, its partitions as a stream of Arrow batches; the local runner."""
+"""Daft on its local runner: a frame over the files, its partitions as a stream of Arrow batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DaftLoader:
         self._workload = workload
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         frame = daft.read_parquet(list_files(self._workload))
         if self._workload.level != "none":
             spam = daft.read_parquet(f"{self._workload.root}/spam_users/*.parquet")
@@ -36,5 +36,5 @@ class DaftLoader:
         return batches_of((pa.Table.from_batches([chunk]) for chunk in found), self._workload)
 
     def profile(self) -> dict[str, float]:
-        """Nothing is counted inside."""
+        """Return nothing: this loader counts no seconds."""
         return {}

@@ -1,6 +1,6 @@
 """Hugging Face datasets: the files as a stream of Arrow batches, in the workers of a DataLoader.
 
-It takes the setting that was found best for the DataLoader that reads row groups by itself.
+It uses the best setting of the DataLoader that reads row groups by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.dataloading.workloads import Workload
 
 
 class Streamed:
-    """The table's files by `load_dataset(…, streaming=True)`, shared out to the workers."""
+    """The table's files, read by `load_dataset(…, streaming=True)`, divided among the workers."""
 
     def __init__(self, workload: Workload) -> None:
         disable_progress_bars()
@@ -50,6 +50,6 @@ class Streamed:
 
 
 class DatasetsLoader(TorchLoader):
-    """Epochs by an `IterableDataset` of Hugging Face's."""
+    """Epochs by Hugging Face's `IterableDataset`."""
 
     source: ClassVar[Any] = Streamed

@@ -11,7 +11,8 @@ from benchmarks.dataloading.work.engines import CHUNK_ROWS, batches_of
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
 
-# Results made ahead of the trainer: DuckDB's default of about a megabyte lets its threads starve.
+# Buffer for results that the trainer has not fetched. DuckDB's default of about 1 MB stalls its
+# threads.
 _STREAM_BUFFER = "256MB"
 
 
@@ -26,7 +27,7 @@ class DuckdbLoader:
         self._connection.execute(f"set streaming_buffer_size = '{_STREAM_BUFFER}'")
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         reader = self._connection.sql(self._query()).to_arrow_reader(CHUNK_ROWS)
         return batches_of((pa.Table.from_batches([found]) for found in reader), self._workload)
 
@@ -40,5 +41,5 @@ class DuckdbLoader:
         return f"{query} anti join (select {SPAM_KEY} from {spam}) using ({SPAM_KEY})"
 
     def profile(self) -> dict[str, float]:
-        """Nothing is counted inside."""
+        """Return nothing: this loader counts no seconds."""
         return {}

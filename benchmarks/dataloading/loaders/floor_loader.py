@@ -1,8 +1,8 @@
-"""The decode floor: row groups read by pyarrow on so many threads, and nothing done with them.
+"""The decode floor: pyarrow reads row groups on several threads, and nothing else is done.
 
-No reader of these files that leaves all columns in use to pyarrow can be faster. It is the
-calibration before each round too. What it hands on are the rows' identities, views of what was
-decoded, which say that every row was read.
+No loader that decodes the same columns with pyarrow can be faster. The floor is also the
+calibration before each round. It returns the identities of the rows, views of the decoded columns,
+which prove that every row was read.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class FloorLoader:
         self._units = list_units(workload, self._footers)
 
     def batches(self) -> Iterator[Batch]:
-        """Identities of the row groups' rows."""
+        """Yield the identities of the rows, row group by row group."""
         return map(_identities, in_threads(self._read, self._units, self.num_threads))
 
     def _read(self, unit: Unit) -> Columns:
         return read_unit(unit, self._workload, self._footers)
 
     def profile(self) -> dict[str, float]:
-        """Nothing is counted inside."""
+        """Return nothing: this loader counts no seconds."""
         return {}
 
 
 class OneThreadFloor(FloorLoader):
-    """The same on one thread."""
+    """Epochs of decoding alone, on one thread."""
 
     num_threads = 1
 

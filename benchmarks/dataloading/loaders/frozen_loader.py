@@ -1,4 +1,4 @@
-"""The roofline: the batches of one workload in memory, handed on as they are."""
+"""The roofline: one workload's batches, kept in memory and delivered unchanged."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pipeline_runtime.batches import Batch
 
 @lru_cache(maxsize=1)
 def freeze(workload: Workload) -> list[Batch]:
-    """A workload's batches, loaded once; those of another are let go."""
+    """Load a workload's batches once, and release those of the previous workload."""
     batches = TorchLoader(workload, Tuning()).batches()
     return [{name: tensor.clone() for name, tensor in batch.items()} for batch in batches]
 
 
 class Frozen:
-    """Epochs that cost nothing to bring; the batches are made, by `freeze`, before the clock."""
+    """Epochs without loading: `freeze` made the batches before the clock started."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         return iter(freeze(self._workload))
 
     def profile(self) -> dict[str, float]:
-        """Nothing is counted inside."""
+        """Return nothing: this loader counts no seconds."""
         return {}

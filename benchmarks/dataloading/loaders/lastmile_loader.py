@@ -37,7 +37,7 @@ class LastmileLoader:
         self._position = Position()
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches, in the order in which they come."""
+        """Yield the next epoch's batches in the order of their arrival."""
         self._waited, self._position = Waited(), Position()
         cutting = Cutting(
             batch_size=self._workload.batch_size,
@@ -67,20 +67,20 @@ class LastmileLoader:
         return stream.groups(0, stream.piece_rows), stream.piece_rows
 
     def _open_feed(self, groups: list[Group], piece_rows: int) -> Feed:
-        """The engine that a run takes: threads, or Ray Data where the manifest asks it."""
+        """Open the engine that a run would use: threads, or Ray Data if the manifest names it."""
         if self._plan.feed.may_be_threads:
             training = self._plan.training
             batching = batching_of(self._plan.delivery, training, self._spec.training)
             stream = Stream(plan=training, piece_rows=piece_rows, batching=batching)
             readers = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
             return readers.open("training", 0, groups, in_order=self._plan.preserve_order)
-        # Imported here: where Ray is not needed, no process waits for it.
+        # Imported here, so that processes without Ray do not wait for its import.
         from benchmarks.dataloading.loaders.ray_feed import open_ray_feed
 
         return open_ray_feed(self._plan, groups, piece_rows)
 
     def profile(self) -> dict[str, float]:
-        """Seconds: what the consumer's side waited for, and one core's on each step."""
+        """Return seconds: the waits of the consumer's side, and one core's time on each step."""
         waited = asdict(self._waited)
         seconds = {f"waited {n}": waited[n] for n in ("production", "transfer", "batching")}
         kinds = (kind for _, kind, _ in self._plan.training.step_rows)

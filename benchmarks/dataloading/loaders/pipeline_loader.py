@@ -1,4 +1,4 @@
-"""Lastmile's batches as a user's own loop gets them: `Pipeline.loader` in place of a DataLoader."""
+"""Lastmile in a user's own loop: `Pipeline.loader` in place of a DataLoader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROW_COLUMN = "item_id"  # has a value for each row, also where a request's colum
 
 
 class PipelineLoader:
-    """Epochs of a loader, which the workload's pipeline makes."""
+    """Epochs of a loader that the workload's pipeline opens."""
 
     def __init__(self, workload: Workload, device: str | None = None) -> None:
         self._weight_column = workload.weight_column
@@ -34,7 +34,7 @@ class PipelineLoader:
         )
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the next epoch's batches, with the weights under the name that the model takes."""
+        """Yield the next epoch's batches, with the weights under the name that the model needs."""
         for batch in self._loader:
             if self._weight_column is None:
                 rows = batch[ROW_COLUMN]

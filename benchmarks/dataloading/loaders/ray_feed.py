@@ -16,9 +16,9 @@ from pipeline_runtime.plan.groups import Group
 
 
 def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
-    """The feed of a single trainer, by the calls of `run.on_ray`.
+    """Open the feed of a single trainer with the calls of `run.on_ray`.
 
-    Raises BenchmarkError if Ray is not up: Ray Data would start one, on the clock.
+    Raises BenchmarkError if Ray does not run: Ray Data would start it while the clock runs.
     """
     if not ray.is_initialized():
         raise BenchmarkError(f"{plan.feed.reason}: must run where Ray is up, see `needs_ray`")
@@ -29,5 +29,5 @@ def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
 
 
 def _ignore(error: LastmileError) -> None:
-    """Ray raises the failure here too; there is no monitor to tell."""
+    """Ignore the report of a failure: there is no monitor, and Ray raises the failure as well."""
     del error

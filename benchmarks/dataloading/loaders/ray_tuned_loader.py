@@ -1,10 +1,10 @@
-"""Ray Data as one who knows it would set it up: a task reads row groups, works and packs.
+"""Ray Data as an expert would set it up: a task reads row groups, does the work, and packs.
 
-What differs from `stock_loader`, each for a cost that was measured:
+Each difference from `stock_loader` avoids a measured cost:
 
-- `range` and one `map_batches` that reads: no second hop of raw rows through the object store;
-- one block a row group, in one buffer, and no slicing: blocks are copied once and never cut;
-- several row groups a task, tuned: each block costs the executor milliseconds of its own;
+- `range` and one `map_batches` that reads: raw rows pass the object store once less;
+- one block per row group, in one buffer, without slicing: blocks are copied once and never cut;
+- several row groups per task, tuned: each block costs the executor milliseconds;
 - batches are cut by hand from views of shared memory: `iter_torch_batches` would convert and copy.
 
 The rest is Ray Data: its executor, its back-pressure, its recovery of lost tasks.
@@ -30,9 +30,9 @@ from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
 _LAYOUT, _BUFFER = "layout", "buffer"
-# Blocks fetched before they are asked for, so that the executor's turns do not hold up the trainer.
+# Blocks that are fetched ahead, so that the trainer does not wait for the executor.
 _BLOCKS_AHEAD = 4
-_FOOTERS = Footers()  # of the process: a worker of Ray keeps them from task to task
+_FOOTERS = Footers()  # per process: a worker of Ray keeps them between tasks
 
 
 class RayTunedLoader:
@@ -56,14 +56,14 @@ class RayTunedLoader:
         _configure(self._dataset.context)
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         blocks = self._dataset.iter_batches(
             batch_size=None, batch_format="pyarrow", prefetch_batches=_BLOCKS_AHEAD
         )
         return cut((piece for block in blocks for piece in _pieces(block)), self._batch_size)
 
     def profile(self) -> dict[str, float]:
-        """Ray's own statistics are not comparable."""
+        """Return nothing: Ray's own statistics are not comparable."""
         return {}
 
 
@@ -92,7 +92,7 @@ def _make_blocks(
 
 
 def _as_one_value(buffer: npt.NDArray[np.uint8]) -> pa.Array:
-    """The buffer as the one value of a column, without a copy."""
+    """Return the buffer as the only value of a column, without a copy."""
     offsets = np.array([0, len(buffer)], dtype=np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
     return pa.Array.from_buffers(pa.large_binary(), 1, buffers)

@@ -1,9 +1,10 @@
-"""Stock Ray Data, as its documentation teaches: read_parquet, map_batches a step, torch batches.
+"""Stock Ray Data, as its documentation teaches: read_parquet, map_batches per step, torch batches.
 
-Columns are selected; each step is a function of numpy batches, the default format; everything
-else is left as Ray sets it. Lists of any length have no default conversion to tensors, so levels
-that hand them on collate their batches: straight from the files as Arrow, which Ray's documentation
-recommends as the fastest, and after steps, which turn lists into arrays of arrays, as numpy.
+Columns are selected; each step is a function of numpy batches, the default format; all other
+settings are Ray's defaults. Ray has no default conversion of ragged lists to tensors, so levels
+that deliver such lists collate their batches. Without steps they collate Arrow batches, which Ray's
+documentation recommends as the fastest. After steps, which turn lists into arrays of arrays, they
+collate numpy batches.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class StockLoader:
         self._dataset = dataset
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         if self._workload.level == "heavy":
             for batch in self._dataset.iter_torch_batches(batch_size=BATCH_SIZE):
                 batch[ROW_WEIGHT] = batch["sample_weight"]
@@ -74,12 +75,12 @@ class StockLoader:
         yield from self._dataset.iter_torch_batches(batch_size=BATCH_SIZE, collate_fn=collate)
 
     def profile(self) -> dict[str, float]:
-        """Ray's own statistics are not comparable."""
+        """Return nothing: Ray's own statistics are not comparable."""
         return {}
 
 
 def be_quiet() -> None:
-    """Let Ray Data say nothing; how it works stays the same."""
+    """Turn off Ray Data's output; its work stays the same."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -87,7 +88,7 @@ def be_quiet() -> None:
 
 
 class CollateArrow(ArrowBatchCollateFn):
-    """Arrow batches as tensors, lists as values and offsets."""
+    """Converts Arrow batches to tensors, and lists to values and offsets."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -98,7 +99,7 @@ class CollateArrow(ArrowBatchCollateFn):
 
 
 class CollateNumpy(NumpyBatchCollateFn):
-    """Numpy batches as tensors, arrays of arrays as values and offsets."""
+    """Converts numpy batches to tensors, and arrays of arrays to values and offsets."""
 
     def __call__(self, batch: NumpyBatch) -> Any:
         """See NumpyBatchCollateFn."""
@@ -121,13 +122,13 @@ def drop_spam(batch: NumpyBatch, spam: npt.NDArray[np.int64]) -> Any:
 
 
 def derive_label(batch: NumpyBatch) -> NumpyBatch:
-    """Clicked or saved; a missing count of saves arrives as NaN."""
+    """Derive the label: clicked or saved. A missing count of saves arrives as NaN."""
     batch["label"] = batch["clicked"] | (np.nan_to_num(batch["saves"]) > 0)
     return batch
 
 
 def downsample(batch: NumpyBatch) -> NumpyBatch:
-    """Keep all positives, and negatives by the hash that all loaders share."""
+    """Keep all positives, and choose negatives by the hash that all loaders share."""
     kept = batch["label"] | is_drawn(pa.array(batch[ROW_KEY]))
     return {name: values[kept] for name, values in batch.items()}
 
@@ -139,7 +140,7 @@ def add_weight(batch: NumpyBatch) -> NumpyBatch:
 
 
 def pad_sequence(batch: NumpyBatch) -> NumpyBatch:
-    """Cut or fill up each user's sequence."""
+    """Cut or pad each user's sequence to the common length."""
     padded = np.zeros((len(batch[SEQUENCE]), SEQUENCE_LENGTH), dtype=np.int64)
     for row, items in enumerate(batch[SEQUENCE]):
         length = min(len(items), SEQUENCE_LENGTH)
@@ -149,7 +150,7 @@ def pad_sequence(batch: NumpyBatch) -> NumpyBatch:
 
 
 def hash_categories(batch: NumpyBatch) -> Arrays:
-    """Buckets of the categorical ids; ids with nulls arrive as floats."""
+    """Hash the categorical ids to buckets. Ids with nulls arrive as floats."""
     for name in HASHED:
         values = batch[name]
         if name not in TEXTS:

@@ -1,7 +1,7 @@
 """Threads of the trainer's own process: nothing is copied from one process to another.
 
-Each takes the next row group, decodes it (pyarrow lets the others run meanwhile) and works on it;
-few pieces are made ahead. What can be written by hand, without any framework.
+Each thread takes the next row group, decodes it (pyarrow releases the lock meanwhile) and does the
+work; few pieces are made ahead. An engineer can write this by hand, without a framework.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ThreadsLoader:
         self._spam = read_spam(workload)
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         pieces = map(to_tensors, in_threads(self._make, self._units, _NUM_THREADS))
         return cut(pieces, self._workload.batch_size)
 
@@ -36,5 +36,5 @@ class ThreadsLoader:
         return make_piece(unit, self._workload, self._spam, self._footers)
 
     def profile(self) -> dict[str, float]:
-        """Nothing is counted inside."""
+        """Return nothing: this loader counts no seconds."""
         return {}

@@ -1,11 +1,11 @@
-"""A torch DataLoader over row groups, as a good engineer writes it; what it ships is tuned.
+"""A torch DataLoader over row groups, as a good engineer writes it; the unit it sends is tuned.
 
-    batches      workers read row groups, do the work and hand on batches of exact size
-    row groups   workers hand on whole row groups, each packed in one buffer, and the trainer
-                 slices them: fewer messages between processes
+    batches      workers read row groups, do the work and send batches of exact size
+    row groups   workers send whole row groups, each packed in one buffer, and the trainer slices
+                 them: fewer messages between processes
 
-Each row group is one unit of work, shared out to the workers in turn; rows left over wait for the
-next row group, so that all batches but each worker's (or the trainer's) last are full. Workers are
+Each row group is one unit of work, given to the workers in turn. Remaining rows wait for the next
+row group, so only the last batch of each worker (or of the trainer) may be smaller. Workers are
 forked, as torch does by default on Linux, and stay for the next epoch.
 """
 
@@ -28,12 +28,12 @@ class Source(Protocol):
     """Source of a worker's rows."""
 
     def pieces(self) -> Iterator[Arrays]:
-        """This worker's share of an epoch, worked on."""
+        """Yield this worker's part of an epoch, with the work done."""
         ...
 
 
 class RowGroups:
-    """Row groups, shared out in turn."""
+    """Row groups, divided among the workers in turn."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -53,7 +53,7 @@ class RowGroups:
 
 
 class Shipped(IterableDataset[Any]):
-    """Batches that a worker sends on from its source."""
+    """The batches that a worker makes of its source and sends to the trainer."""
 
     def __init__(self, source: Source, unit: str, batch_size: int) -> None:
         self._source = source
@@ -67,7 +67,7 @@ class Shipped(IterableDataset[Any]):
 
 
 class TorchLoader:
-    """Epochs by a DataLoader; its kin read by another source, or are of another class."""
+    """Epochs by a DataLoader. Subclasses read by another source, or use another DataLoader."""
 
     source: ClassVar[Any] = RowGroups
     dataloader: ClassVar[Any] = DataLoader
@@ -79,7 +79,7 @@ class TorchLoader:
         self._loader = self.dataloader(shipped, **_arguments(tuning))
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches."""
+        """Yield the next epoch's batches."""
         if self._unit == ROW_GROUPS:
             pieces = (unpack(layout, buffer) for layout, buffer in self._loader)
             yield from cut(pieces, self._batch_size)
@@ -87,7 +87,7 @@ class TorchLoader:
             yield from self._loader
 
     def profile(self) -> dict[str, float]:
-        """Nothing is counted inside."""
+        """Return nothing: this loader counts no seconds."""
         return {}
 
 

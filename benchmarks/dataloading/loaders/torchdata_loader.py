@@ -1,6 +1,6 @@
 """torchdata's StatefulDataLoader: the DataLoader, with an exact place to resume from.
 
-It takes the setting that was found best for the DataLoader, of which it is an extension.
+It extends the DataLoader, and uses the DataLoader's best setting.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Sums over delivered tensors that are equal for equal rows, in whatever order and batches.
 
-    identities  how many rows, and which: cheap enough to check every timed epoch
-    proof       binds each value to its row, and each item of a list to its place: a checksum for
-                every column of hash(identity, value), over a whole epoch that is not timed
+    identities  the number of rows and a sum over their ids: cheap enough for every timed epoch
+    proof       a checksum of hash(identity, value) for every column, over a whole epoch that is not
+                timed: it binds each value to its row, and each item of a list to its place
 
-`check_agreement` compares what the loaders gave; speeds of loaders that differ are never printed.
+`check_agreement` compares the sums of the loaders. Speeds of loaders that differ are never printed.
 All sums are modulo 2⁶⁴. Shapes: B rows, L items of a fixed-size list, N items of all lists.
 """
 
@@ -51,9 +51,9 @@ def identities_of(batch: Batch) -> Sums:
 
 
 def proof_of(batch: Batch) -> Sums:
-    """Rows, identities, and a checksum a column that binds contents to rows and places.
+    """Return the number of rows, their identities, and a checksum of each column.
 
-    What a batch carries once a request is given to each of its rows first.
+    Columns that a batch carries once per request are expanded to rows first.
     """
     if REQUEST_INDEX in batch:
         names = {n.removesuffix(OFFSETS_SUFFIX).removesuffix(VALUES_SUFFIX) for n in batch}
@@ -70,7 +70,7 @@ def proof_of(batch: Batch) -> Sums:
 
 
 def add_sums(left: Sums, right: Mapping[str, int]) -> Sums:
-    """Sums of two sets of rows, as one."""
+    """Return the sums of two sets of rows together."""
     names = left.keys() | right.keys()
     return {name: (left.get(name, 0) + right.get(name, 0)) % _MODULUS for name in names}
 
@@ -80,7 +80,7 @@ def check_agreement(what: str, found: Mapping[str, Mapping[str, int]]) -> None:
 
     Args:
         what: level and table, for the message.
-        found: sums by loader; the first one's are what the others must have.
+        found: sums by loader; all must equal the first.
 
     Raises:
         DisagreementError: loaders differ; names the loaders, the columns and both sides.
@@ -116,14 +116,14 @@ def _identity_B(batch: Batch) -> Words:
 
 
 def _of_rows(batch: Batch, name: str) -> npt.NDArray[Any]:
-    """A column's values [B], also where a batch carries them once a request."""
+    """Return a column's values by row [B]; expand those that a batch has once per request."""
     values: npt.NDArray[Any] = batch[name].numpy()
     index_B = batch.get(REQUEST_INDEX)
     return values if index_B is None or name not in ONCE else values[index_B.numpy()]
 
 
 def _hash_rows(batch: Batch, name: str) -> Words:
-    """A hash [B] of the values of a column, of whatever shape."""
+    """Return a hash [B] of each row's value, whatever the shape of the column."""
     if name in batch:
         values = batch[name].numpy()
         words = _words(values)
@@ -146,7 +146,7 @@ def _sum_places(words_BL: Words) -> Words:
 
 
 def _words(values: npt.NDArray[Any]) -> Words:
-    """Each value as 64 bits: the number of an integer, the bits of a float."""
+    """Return each value as 64 bits: an integer's number, or a float's bits."""
     words = _as_integers(values).astype(np.int64).view(np.uint64)
     if values.dtype.kind == "f":
         words[np.isnan(values)] = _NAN_BITS
@@ -154,11 +154,11 @@ def _words(values: npt.NDArray[Any]) -> Words:
 
 
 def _as_integers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Floats as the integers of their bits; a view."""
+    """Return a view of floats as integers with the same bits."""
     integer = _INTEGER_OF.get(values.dtype.str[1:])
     return values if integer is None else values.view(integer)
 
 
 def num_rows(batch: Batch) -> int:
-    """Rows of a batch."""
+    """Return the number of rows of a batch."""
     return int(batch[ROW_WEIGHT].shape[0])

@@ -1,7 +1,7 @@
 """Consumers of batches: take each one, train on it, or prove its content.
 
-A consumer is made anew for every epoch, before the clock starts, and gives at the end the sums of
-`checksums` over all it took.
+A new consumer is made for every epoch, before the clock starts. At the end it returns the sums of
+`checksums` over all batches.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Consumer(Protocol):
 class Summing:
     """Adds up a function of each batch.
 
-    With `identities_of` it only counts rows and adds up who they are, so that what is timed ends at
-    the tensors; with `proof_of` it reads every value.
+    `identities_of` only counts rows and adds up their ids, so that the measured time ends at the
+    tensors. `proof_of` reads every value.
     """
 
     def __init__(self, sums_of: Callable[[Batch], Sums]) -> None:
@@ -41,7 +41,7 @@ class Summing:
 
 
 class Training:
-    """One optimiser step of the built-in ranking model a batch."""
+    """Takes one optimiser step of the built-in ranking model per batch."""
 
     def __init__(self, workload: Workload) -> None:
         # Imported here: the time from a process' start to a first batch is measured without it.

@@ -1,8 +1,8 @@
-"""One measured epoch: from asking a loader for its first batch to the consumer's last.
+"""One measured epoch: from the request for the first batch to the end of the consumer's last.
 
 The clock starts before the loader looks at the table, so listing files, reading footers, planning
 and starting workers count; importing libraries, starting Ray and building the model do not. It
-stops at the tensors that the model takes. The steady state is the middle 80 % of the rows.
+stops at the tensors that the model reads. The steady state is the middle 80 % of the rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from benchmarks.dataloading.measuring.consumers import CONSUMERS
 from benchmarks.dataloading.measuring.machine import tree_cpu_seconds
 from pipeline_runtime.batches import Batch
 
-# What was begun ahead for an epoch that was left must not run into the next one's time.
+# Work that was started ahead for a stopped epoch must not run while the next epoch is measured.
 _IDLE_SHARE, _LOOK_SECONDS, _MAX_LOOKS = 0.2, 0.1, 50
-# Shares of an epoch's rows between which it is in its steady state.
+# The steady state lies between these shares of an epoch's rows.
 _STEADY_FROM, _STEADY_TO = 0.1, 0.9
 
 
@@ -31,17 +31,17 @@ class Loader(Protocol):
     """A loader of batches."""
 
     def batches(self) -> Iterator[Batch]:
-        """The next epoch's batches; asked for again only when the former have ended."""
+        """Yield the next epoch's batches. Called again only after the previous epoch has ended."""
         ...
 
     def profile(self) -> dict[str, float]:
-        """Seconds inside the loader, after the epoch; empty if it counts none."""
+        """Return the seconds spent inside the loader, after the epoch; empty if it counts none."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """The middle of an epoch: seconds from one batch's arrival to a later one's, rows between."""
+    """The middle of an epoch: seconds and rows between the arrivals of two batches."""
 
     seconds: float
     rows: int
@@ -60,7 +60,7 @@ class Epoch:
     job: Job
     seconds: float
     first_batch_seconds: float
-    first_batch_at: float  # by the system's clock, to be compared with other processes'
+    first_batch_at: float  # by the system's clock, which other processes share
     steady: Steady
     batches: int
     num_bytes: int
@@ -73,31 +73,31 @@ class Epoch:
 
     @property
     def rows_out(self) -> int:
-        """Rows that reached the consumer."""
+        """The number of rows that reached the consumer."""
         return self.sums.get("rows", 0)
 
     @property
     def steady_seconds_a_row(self) -> float:
-        """Seconds that a delivered row took in the steady state."""
+        """Seconds per delivered row in the steady state."""
         return self.steady.seconds / max(1, self.steady.rows)
 
     def rows_per_second(self, rows_in: int) -> float:
-        """Input rows over the whole epoch."""
+        """Input rows per second over the whole epoch."""
         return rows_in / self.seconds
 
     def steady_rows_per_second(self, rows_in: int) -> float:
-        """Input rows over the steady state; each delivered row stands for as many."""
+        """Input rows per second in the steady state; each delivered row stands for equally many."""
         return rows_in / max(1, self.rows_out) / max(self.steady_seconds_a_row, 1e-12)
 
 
 def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epoch:
-    """Measure one epoch in this process; `helpers` are ids of others that work for it."""
+    """Measure one epoch in this process. `helpers` are pids of processes that work for it."""
     roots = (os.getpid(), *helpers)
     consumer = CONSUMERS[job.consumer](job.workload)
     gc.collect()
     cpu = tree_cpu_seconds(*roots)
     num_bytes = rows = 0
-    arrivals: list[tuple[float, int]] = []  # when, and how many rows had come by then
+    arrivals: list[tuple[float, int]] = []  # the time, and the number of rows until then
     first_batch_at = 0.0
     started = time.perf_counter()
     loader = open_loader()
@@ -130,10 +130,10 @@ def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epo
 
 
 def find_steady(arrivals: Sequence[tuple[float, int]], seconds: float) -> Steady:
-    """The steady part of an epoch of so many seconds; all of one with too few batches to have one.
+    """Return the steady part of an epoch, or the whole epoch if it has too few batches.
 
     Args:
-        arrivals: of each batch the seconds since the start, and the rows that had come by then.
+        arrivals: for each batch, the seconds since the start and the rows delivered until then.
         seconds: of the whole epoch.
     """
     rows = arrivals[-1][1] if arrivals else 0
@@ -145,7 +145,7 @@ def find_steady(arrivals: Sequence[tuple[float, int]], seconds: float) -> Steady
 
 
 def _time_first_batch(loader: Loader) -> float:
-    """Seconds to the first batch of an epoch, which is then left."""
+    """Return the seconds to the first batch of an epoch, and stop the epoch there."""
     started = time.perf_counter()
     batches = loader.batches()
     next(batches, None)
@@ -153,7 +153,7 @@ def _time_first_batch(loader: Loader) -> float:
 
 
 def _wait_until_idle(*roots: int) -> None:
-    """Wait until these processes use hardly any of a core; for seconds at most."""
+    """Wait until these processes use almost no CPU time, for a few seconds at most."""
     used = tree_cpu_seconds(*roots)
     for _ in range(_MAX_LOOKS):
         time.sleep(_LOOK_SECONDS)

@@ -1,9 +1,9 @@
-"""The processes in which epochs run, alive for the whole benchmark; and fresh ones for a start.
+"""The processes in which epochs run: some live for the whole benchmark, others for one start.
 
 A DataLoader forks its workers, which is not safe beside the threads of Ray or of an engine, so
-loaders with and without them have processes of their own; all run the same code around the loader.
-Ray is up in one more process from the first job that needs it on, and those with Ray join it. Jobs
-go down a pipe, one at a time, and epochs come back. While one process works the others wait.
+loaders with and without such threads have separate processes. All run the same code around the
+loader. The first job that needs Ray starts it in one more process, which the others join. Jobs are
+sent through a pipe, one at a time, and epochs come back. While one process works, the others wait.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, ope
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.importing import importing
 
-# How often memory is looked at, which costs some milliseconds a process: never on the clock.
+# How often memory is measured. It costs milliseconds per process, so never in a timed epoch.
 _WATCH_SECONDS = 0.2
 _SERVE: Final = ("benchmarks.dataloading.measuring.hosts", "serve")
 _HOLD_RAY: Final = ("benchmarks.dataloading.measuring.ray_up", "hold_ray")
 
 
 class Hosts:
-    """Measures jobs where they belong; processes start when they are first needed."""
+    """Measures jobs in the processes of their kind, which start when they are first needed."""
 
     def __init__(self) -> None:
         self._ray: Process | None = None
@@ -43,7 +43,7 @@ class Hosts:
 
     @property
     def ray_start_seconds(self) -> float | None:
-        """Seconds that `ray.init` took; None if no job needed it."""
+        """Duration of `ray.init` in seconds; None if no job needed Ray."""
         return None if self._ray is None else self._up().start_seconds
 
     def run(self, job: Job) -> Epoch:
@@ -57,10 +57,10 @@ class Hosts:
         return epoch
 
     def run_fresh(self, job: Job) -> Epoch:
-        """Measure a job in a process of its own, and its start and its memory too.
+        """Measure a job in a new process, with its start and its memory.
 
-        The process of its kind that stays is ended before: its workers at Ray would count as
-        memory, and hold up the others'.
+        The long-lived process of the same kind is ended first: its workers in Ray would count as
+        memory, and delay the others.
         """
         kind = host_of(job)
         roots = [self._up().pid] if kind == RAY else []
@@ -69,7 +69,7 @@ class Hosts:
         with self._start(kind) as host:
             host.send(job)
             peak = 0
-            # A start alone is on the clock.
+            # Only the start is timed.
             while not job.until_first_batch and not host.is_answering(_WATCH_SECONDS):
                 peak = max(peak, sum(map(tree_pss_bytes, [host.pid, *roots])))
             epoch: Epoch = host.receive()
@@ -88,7 +88,7 @@ class Hosts:
         return up
 
     def close(self) -> None:
-        """End the processes, all at once, and Ray after those that joined it."""
+        """End all processes at once, and Ray after the processes that joined it."""
         for host in self._alive.values():
             host.let_go()
         for host in self._alive.values():
@@ -99,7 +99,7 @@ class Hosts:
 
 @contextmanager
 def _allocator(*, keeps_memory: bool = True) -> Iterator[None]:
-    """The environment in which a process starts: Lastmile's own for all, the peers' too."""
+    """Set Lastmile's allocator environment for the start of a process, also for peers."""
     before = dict(os.environ)
     if keeps_memory:
         keep_freed_memory()
@@ -112,7 +112,7 @@ def _allocator(*, keeps_memory: bool = True) -> Iterator[None]:
 
 @contextmanager
 def all_hosts() -> Iterator[Hosts]:
-    """The processes, for the time of the benchmark."""
+    """Yield the processes, and end them when the context ends."""
     hosts = Hosts()
     try:
         yield hosts
@@ -121,10 +121,10 @@ def all_hosts() -> Iterator[Hosts]:
 
 
 def serve(connection: Connection, ray: RayUp | None) -> None:
-    """Measure jobs until the other side closes, with Ray where it is up."""
-    # Batches are only read here, whatever memory they lie in.
+    """Measure jobs until the other side closes the pipe, with Ray if it runs."""
+    # Batches are only read here, so their memory may be read-only.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    # More workers than cores are tried on purpose.
+    # The tuning tries more workers than cores on purpose.
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     torch.set_num_threads(num_cores())
     plain: AbstractContextManager[None] = nullcontext()

@@ -20,7 +20,7 @@ _TIME_FIELDS = slice(11, 15)
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, memory, system; no host name."""
+    """Return processor, memory and system, without the host name."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": _processor(),
@@ -31,12 +31,12 @@ def describe_machine() -> dict[str, Any]:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that matter, as far as they are installed."""
+    """Return the versions of Python and of the relevant libraries that are installed."""
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
@@ -45,7 +45,7 @@ def describe_versions() -> dict[str, str]:
 
 
 def describe_commit() -> str:
-    """The commit that was measured, and whether files differed from it."""
+    """Return the measured commit, and whether files differed from it."""
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -54,7 +54,7 @@ def describe_commit() -> str:
 
 
 def load_average() -> float:
-    """Processes that want a core, averaged over the last minute."""
+    """Return the number of runnable processes, averaged over the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
@@ -68,7 +68,7 @@ def _processor() -> str:
 
 
 def tree_cpu_seconds(*roots: int) -> float | None:
-    """Processor seconds of processes and all below them, ended ones too; None but on Linux."""
+    """Return CPU seconds of processes and all their descendants, ended ones too; None off Linux."""
     seconds: dict[int, float] = {}
     for root in roots:
         seconds |= cpu_seconds_by_process(root)
@@ -76,7 +76,7 @@ def tree_cpu_seconds(*roots: int) -> float | None:
 
 
 def cpu_seconds_by_process(root: int) -> dict[int, float]:
-    """The same of each, by its pid, with its own children that have ended; none off Linux."""
+    """Return CPU seconds by pid, each with its own ended children; empty off Linux."""
     ticks = os.sysconf("SC_CLK_TCK")
     return {
         pid: sum(int(field) for field in fields[_TIME_FIELDS]) / ticks
@@ -85,7 +85,7 @@ def cpu_seconds_by_process(root: int) -> dict[int, float]:
 
 
 def tree_pss_bytes(root: int) -> int:
-    """Memory of a process and all below it; a page that n of them share counts 1/n for each."""
+    """Return the memory of a process and its descendants; a page of n processes counts 1/n."""
     return sum(_pss_bytes(pid) for pid in _tree_stats(root))
 
 
@@ -98,7 +98,7 @@ def _pss_bytes(pid: int) -> int:
 
 
 def _tree_stats(root: int) -> dict[int, list[str]]:
-    """Fields of /proc/PID/stat after the name, of a process and all below it; none off Linux."""
+    """Return the fields of /proc/PID/stat after the name, for a process and its descendants."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     stats: dict[int, list[str]] = {}
     for folder in _PROC.glob("[0-9]*"):

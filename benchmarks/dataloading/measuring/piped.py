@@ -1,4 +1,4 @@
-"""A process at the other end of a pipe, which measures; imports nothing heavy itself."""
+"""A measuring process at the other end of a pipe. This module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Self
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.measuring.starting import start
 
-# Ray needs tens of seconds to stop on a machine that is busy; then it is left to the system.
+# Ray needs tens of seconds to stop on a busy machine; after that the system may end it.
 _STOP_SECONDS = 60.0
 
 
 class Process:
-    """A process at the other end of a pipe; use it as a context.
+    """A process at the other end of a pipe, used as a context.
 
     Args:
-        target: module and function, which takes the process' end of the pipe and the arguments.
+        target: module and function; its arguments are the process' end of the pipe and `args`.
     """
 
     def __init__(self, name: str, target: tuple[str, str], *arguments: Any) -> None:
@@ -40,12 +40,12 @@ class Process:
             self._process.terminate()
 
     def let_go(self) -> None:
-        """Ask it to end, without waiting."""
-        self._ours.close()  # the process takes it as the end
+        """Request the end of the process without waiting for it."""
+        self._ours.close()  # which ends the process
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """The id of the process."""
         pid = self._process.pid
         assert pid is not None  # it has been started
         return pid
@@ -55,11 +55,11 @@ class Process:
         self._ours.send(value)
 
     def is_answering(self, seconds: float) -> bool:
-        """Wait so long at most for an answer."""
+        """Wait up to the given seconds, and return whether an answer came."""
         return self._ours.poll(seconds)
 
     def receive(self) -> Any:
-        """Its answer. Raises BenchmarkError if it failed there, or died."""
+        """Return the answer. Raises BenchmarkError if the process failed or died."""
         try:
             kind, value = self._ours.recv()
         except EOFError:

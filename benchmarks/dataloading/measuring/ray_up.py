@@ -1,4 +1,4 @@
-"""Ray, up for the whole benchmark in a process that does nothing else."""
+"""A Ray that runs for the whole benchmark in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _AUTH_MODE = "RAY_AUTH_MODE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayUp:
-    """A running Ray: how to join it, and the seconds that its start took, without imports.
+    """A running Ray: its address, and the seconds of its start without imports.
 
-    All of Ray's processes are `pid` and those below it.
+    Ray's processes are `pid` and its descendants.
     """
 
     pid: int
@@ -25,7 +25,7 @@ class RayUp:
 
 
 def hold_ray(connection: Connection) -> None:
-    """Have Ray up until the other side closes; say where."""
+    """Start Ray, send its address, and keep it running until the other side closes."""
     import ray
 
     started = time.perf_counter()
@@ -33,7 +33,7 @@ def hold_ray(connection: Connection) -> None:
         up = RayUp(
             pid=os.getpid(),
             address=ray.get_runtime_context().gcs_address,
-            # Ray sets it for its own children; whoever joins by address has to be told.
+            # Ray sets it for its own children, but not for processes that join by address.
             auth_mode=os.environ.get(_AUTH_MODE, "disabled"),
             start_seconds=time.perf_counter() - started,
         )
@@ -42,7 +42,7 @@ def hold_ray(connection: Connection) -> None:
 
 
 def join_ray(up: RayUp) -> AbstractContextManager[None]:
-    """The Ray that is up, for the time of a context."""
+    """Connect to the running Ray for the time of a context."""
     os.environ[_AUTH_MODE] = up.auth_mode
     return _connected(up.address)
 

@@ -1,6 +1,6 @@
-"""Rounds: all contenders of a level in turn, after a calibration that says how calm the machine is.
+"""Rounds: all contenders of a level in turn, after a calibration that shows if the machine is calm.
 
-A round whose calibration is far off the median of all is set aside and repeated, and counted.
+A round whose calibration is far from the median of all is dropped, counted and repeated.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from benchmarks.dataloading.measuring.epochs import Epoch
 from benchmarks.dataloading.peers import Contender
 
 MAX_OFF: Final = 0.15  # of the median calibration
-# A machine that is never calm ends the repeating; the results then say how many rounds there are.
+# The bound for a machine that is never calm; the results have the number of rounds.
 _MAX_TRIES_A_ROUND: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One turn of all contenders of a level, and who only decodes just before it."""
+    """One turn of all contenders of a level, and the decode floors just before it."""
 
     level: str
     calibration: dict[Contender, Epoch]
@@ -30,7 +30,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """The rounds of a level that count, and those that were set aside."""
+    """The valid rounds of a level, and the dropped ones."""
 
     kept: list[Round]
     set_aside: list[Round]
@@ -39,15 +39,15 @@ class Rounds:
 def measure_rounds(
     measure: Callable[[int], Round], wanted: int, *, keeps_all: bool = False
 ) -> Rounds:
-    """Measure rounds until so many count.
+    """Measure rounds until enough are valid.
 
     Args:
-        measure: one round; takes its index.
-        wanted: rounds that shall count; fewer do if the machine is hardly ever calm.
-        keeps_all: whether rounds count whatever their calibration.
+        measure: measures the round with an index.
+        wanted: number of valid rounds; there are fewer if the machine is hardly ever calm.
+        keeps_all: rounds are valid whatever their calibration.
 
     Raises:
-        BenchmarkError: no round counts.
+        BenchmarkError: no round is valid.
     """
     if keeps_all:
         return Rounds(kept=[measure(index) for index in range(wanted)], set_aside=[])

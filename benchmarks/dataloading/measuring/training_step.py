@@ -1,4 +1,4 @@
-"""One step of the built-in ranking model, as its `train_loop` makes it, on one device."""
+"""One step of the built-in ranking model on one device, as in its `train_loop`."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ class TrainingStep:
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over one rank."""
+    """Return the value: the sum over a single rank."""
     return tensor

@@ -1,7 +1,7 @@
-"""The bars: what the project holds itself to, and whether a run's figures meet them.
+"""Bars: the targets of the project, and whether the figures of a run meet them.
 
-A ratio meets its bar when the lower 95 % bound does; seconds meet theirs by the median. A bar whose
-cell was not measured says so, and a run of fewer rows or rounds than bars stand for is indicative.
+A ratio meets its target if its lower 95 % bound does; seconds are judged by their median. A target
+without a measured cell is reported as not measured. Too few rows or rounds make a run indicative.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Final
 from benchmarks.dataloading.peers import DATALOADER, FLOOR, LOADER, Contender
 
 Document = dict[str, Any]
-WORKS: Final = ("none", "heavy")  # at which bars stand
+WORKS: Final = ("none", "heavy")  # the levels that have targets
 MIN_ROWS: Final = 10_000_000
 MIN_ROUNDS: Final = 7
-MAX_LOAD: Final = 0.5  # of the minute before: with more, other work takes a core at times
+MAX_LOAD: Final = 0.5  # average of the last minute; with more, other work sometimes uses a core
 
 _FLAT = ("flat", "expanded")
 _FLAT_DEDUPLICATED = ("flat", "deduplicated")
@@ -25,10 +25,10 @@ _NESTED = ("nested", "deduplicated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """At least so many times the peer's speed, at each level of work in the order of `WORKS`.
+    """A target: least multiples of the peer's speed, by level of work in the order of `WORKS`.
 
     Attributes:
-        is_of_peer: the bar is the peer's, and counts times the subject's speed.
+        is_of_peer: the target is the peer's: a multiple of the subject's speed.
     """
 
     name: str
@@ -112,7 +112,7 @@ BARS: Final = (
         at_least=(0.95, 0.95),
     ),
 )
-# seconds of the subject on flat files: quantity of the throughput entry, and at most
+# Seconds of the subject on flat files: the field of the throughput entry, and the most.
 START_BARS: Final = (
     ("first batch of a fresh process, s", "coldFirstBatchSeconds", 1.5),
     ("first batch of the next epoch, s", "nextFirstBatchSeconds", 0.3),
@@ -122,7 +122,7 @@ START_BARS: Final = (
 def judge(
     comparisons: Sequence[Mapping[str, Any]], subjects: Mapping[str, Mapping[str, Any]]
 ) -> list[Document]:
-    """Every bar at every level of work.
+    """Judge every target at every level of work.
 
     Args:
         comparisons: of the results.

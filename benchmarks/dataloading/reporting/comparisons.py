@@ -1,4 +1,4 @@
-"""The comparisons of the results: one entry a cell of the subject and a peer, by paired rounds."""
+"""Comparisons: one entry per cell of the subject and per peer, by paired rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Document = dict[str, Any]
 
 
 def build_comparisons(measured: Measured) -> list[Document]:
-    """Entries of all levels, in their order; the subject's own other cells are not its peers."""
+    """Build the entries of all levels in their order. Cells of the subject are not compared."""
     return [
         _compare(measured, level, subject, peer)
         for level, rounds in measured.rounds.items()
@@ -64,7 +64,7 @@ def _fields(name: str, ratio: Ratio) -> Document:
 
 
 def epochs_of(rounds: Iterable[Round], contender: Contender) -> list[Epoch]:
-    """A contender's epochs, round by round; those of who only decodes are the calibrations."""
+    """Return a contender's epochs by round; those of a decode floor are the calibrations."""
     return [
         found.calibration[contender] if contender.loader in FLOORS else found.epochs[contender]
         for found in rounds
@@ -72,7 +72,7 @@ def epochs_of(rounds: Iterable[Round], contender: Contender) -> list[Epoch]:
 
 
 def _are_equal(measured: Measured, level: str, subject: Contender, peer: Contender) -> bool:
-    """Return whether both proofs are equal; a decoder only has to decode every row."""
+    """Return whether both proofs are equal. A decode floor only has to decode every row."""
     proofs = measured.proofs[level]
     if peer.loader not in FLOORS:
         return proofs[subject].sums == proofs[peer].sums
@@ -80,18 +80,18 @@ def _are_equal(measured: Measured, level: str, subject: Contender, peer: Contend
 
 
 def starts_of(epochs: Sequence[Epoch]) -> list[float]:
-    """Seconds from a process' start to its first batch, where they were measured."""
+    """Return the seconds from the start of a process to its first batch, if measured."""
     return [epoch.cold_seconds for epoch in epochs if epoch.cold_seconds is not None]
 
 
 def next_starts_of(epochs: Sequence[Epoch]) -> list[float]:
-    """Seconds from an epoch's end to the next one's first batch, where they were measured."""
+    """Return the seconds from an epoch's end to the next one's first batch, if measured."""
     found = (epoch.next_first_batch_seconds for epoch in epochs)
     return [seconds for seconds in found if seconds is not None]
 
 
 def describe_ratio(ratio: Ratio) -> dict[str, float | None]:
-    """A ratio as results have it."""
+    """Return a ratio as a field of the results."""
     return {
         "ratio_median": rounded(ratio.median),
         "ratio_low": None if ratio.low is None else rounded(ratio.low),
@@ -100,5 +100,5 @@ def describe_ratio(ratio: Ratio) -> dict[str, float | None]:
 
 
 def rounded(value: float) -> float:
-    """Four significant digits: more would only look exact."""
+    """Round to four significant digits; more would only look exact."""
     return float(f"{value:.4g}")

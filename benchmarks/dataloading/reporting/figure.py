@@ -1,7 +1,7 @@
 """The results as a picture: ratios with their bounds, rates, first batches, memory, by peer; and
 what each optimisation is worth.
 
-Of runs on several machines ratios are drawn of all, and the rest of the first machine alone.
+With runs on several machines, ratios show all of them; the rest shows the first machine alone.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 
 from benchmarks.dataloading.reporting.results import Document
 
-# Okabe and Ito's colours, which people who see colours differently can tell apart.
+# Okabe and Ito's colours, which colour-blind people can distinguish.
 _COLOURS = {"none": "#56B4E9", "light": "#009E73", "heavy": "#D55E00"}
 _NAMES = {"none": "no work", "light": "light work", "heavy": "heavy work"}
 _LINE = "#222222"
-_ROW_INCHES = 0.42  # a peer's height
-_ABLATION_ROW = 0.6  # a variant's, as a share of it
+_ROW_INCHES = 0.42  # height of a peer
+_ABLATION_ROW = 0.6  # height of a variant, as a share of a peer's
 _WIDTH_INCHES = 12.0
 _FRAME_INCHES = 2.2
 _MARKER_GAP = 0.22  # between levels within a peer's row
 
 
 def draw(results: Document, path: Path) -> None:
-    """Write the picture as SVG; equal results give equal bytes."""
+    """Write the picture as SVG. Equal results give equal bytes."""
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 9}):
         rows = [row for row in results["throughput"] if _is_drawn(row, results)]
         names = list(dict.fromkeys(_label(row) for row in rows))
@@ -119,7 +119,7 @@ def _draw_bars(
         values = [(r, value_of(r)) for r in rows if r["level"] == level]
         found = [(names.index(_label(row)), value) for row, value in values if value is not None]
         if not found:
-            continue  # else its legend would have another level's colour
+            continue  # otherwise its legend would have the colour of another level
         axes.barh(
             [place + _shift(level) for place, _ in found],
             [value for _, value in found],
@@ -131,7 +131,7 @@ def _draw_bars(
 
 
 def _draw_ablation(axes: Axes, rows: Sequence[Document]) -> None:
-    """Median, least and largest of each variant; of what it is compared with it is 1."""
+    """Draw median, smallest and largest of each variant, relative to its base, which is 1."""
     medians = [row["ratio"]["median"] for row in rows]
     ends = [(row["ratio"]["min"], row["ratio"]["max"]) for row in rows]
     whiskers = [
@@ -147,7 +147,7 @@ def _draw_ablation(axes: Axes, rows: Sequence[Document]) -> None:
 
 
 def _name_rows(axes: Axes, names: Sequence[str], title: str) -> None:
-    axes.set_title(title, loc="right")  # room for a long one is on the left, above the names
+    axes.set_title(title, loc="right")  # a long title has room on the left, above the names
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)

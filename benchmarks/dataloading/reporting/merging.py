@@ -1,13 +1,13 @@
-"""A benchmark measured in several runs: the cells of a later one take their place among the others.
+"""Merges the results of several runs: the cells of a later run replace those of an earlier one.
 
-All that a comparison rests on is of one run: its two sides took turns there, on one machine. Runs
-may be of several machines, since only ratios are compared; each says its own. What must be equal
-between runs is checked: the rows, and the checksums of all columns at each level.
+Both sides of a comparison come from the same run, where they took turns on one machine. Runs may be
+of different machines, since only ratios are compared; each run records its machine. The rows, and
+the checksums of all columns at each level, must be equal in all runs.
 
-    results of before, results of now -> the cells of both, those of now where both have one
+    earlier results, new results -> the cells of both; the new one if both have a cell
 
-Entries say in `run` which of `runs` they are from; what is measured as one (a layout's ablation,
-training) is replaced as one.
+The field `run` of an entry is its index in `runs`. Entries that are measured together (the ablation
+of a layout, training) are replaced together.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from benchmarks.dataloading.reporting.bars import judge
 from benchmarks.dataloading.settings import base_of
 
 Document = dict[str, Any]
-Key = Callable[[Document, Document], tuple[object, ...]]  # of an entry, and its run's machine
-# What a run is known by.
+Key = Callable[[Document, Document], tuple[object, ...]]  # from an entry and the machine of its run
+# The fields that identify a run.
 RUN_FIELDS: Final = (
     "command",
     "commit",
@@ -37,22 +37,22 @@ _COMPARED: Final = ("work", "layout", "form", "peer")
 
 
 def number_runs(results: Document) -> Document:
-    """The results of a single run, whose entries say so."""
+    """Return the results of a single run with the field `run` in each entry."""
     run = {field: results[field] for field in RUN_FIELDS}
     entries = {name: [row | {"run": 0} for row in results[name]] for name in _ENTRIES}
     return {**results, **entries, "runs": [run]}
 
 
 def merge_results(before: Document, now: Document, subject: str) -> Document:
-    """The cells of both.
+    """Return the results with the cells of both.
 
     Args:
-        before: results that `number_runs` or this function made.
-        now: what `number_runs` made.
-        subject: whose entries on flat, expanded files bars of seconds are about.
+        before: results of `number_runs` or of this function.
+        now: results of `number_runs`.
+        subject: the loader whose entries on flat, expanded files have targets in seconds.
 
     Raises:
-        BenchmarkError: they are not of one table, or their rows differ.
+        BenchmarkError: the results are of different tables, or their rows differ.
     """
     for name in _EQUAL:
         if before.get(name) != now[name]:
@@ -101,18 +101,18 @@ def _by(*fields: str) -> Key:
 
 
 def _of_ablation(row: Document, _: Document) -> tuple[object, ...]:
-    """Variants are replaced together with what they are compared with."""
+    """Return the key of an ablation: variants are replaced together with their base."""
     return (base_of(row["variant"]),)
 
 
 def _of_throughput(row: Document, machine: Document) -> tuple[object, ...]:
-    """A cell each on each machine; with training only all loaders together make a measurement."""
+    """Return the key of a throughput: a cell on a machine; with training, all loaders together."""
     if row["consumer"] == "train":
         return "train", row["level"]
     return (*(row[field] for field in _TAKEN), *machine.items())
 
 
-# By part of the results: entries of now replace those of before of the same key.
+# By part of the results: new entries replace earlier ones with the same key.
 _ENTRIES: Final[dict[str, Key]] = {
     "comparisons": _by(*_COMPARED),
     "throughput": _of_throughput,
@@ -125,7 +125,7 @@ _ENTRIES: Final[dict[str, Key]] = {
 def _join(
     before: Sequence[Document], now: Sequence[Document], key: Key, machines: Sequence[Document]
 ) -> list[Document]:
-    """In the place of the first of a key; new keys last."""
+    """Join entries: new ones take the place of the first with their key; new keys come last."""
     found: dict[object, list[Document]] = {}
     for row in before:
         found.setdefault(key(row, machines[row["run"]]), []).append(row)
@@ -136,7 +136,7 @@ def _join(
 
 
 def _forget_unused(entries: dict[str, list[Document]]) -> dict[str, list[Document]]:
-    """Without the calibrations of runs of which nothing is left."""
+    """Remove the calibrations of runs without remaining entries."""
     used = {row["run"] for row in entries["comparisons"]}
     kept = [row for row in entries["calibration"] if row["run"] in used]
     return entries | {"calibration": kept}

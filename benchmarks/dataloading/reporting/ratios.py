@@ -1,7 +1,7 @@
-"""A ratio of speeds from rounds, each pair measured minutes apart on one machine, and its bounds.
+"""A ratio of speeds with its bounds, from rounds whose pairs ran minutes apart on one machine.
 
-The bounds are Student's t over the logarithms of the rounds' ratios, each at 95 % on its own side:
-a bar is met when the lower one meets it. Nothing is known of the bounds of a single round.
+The bounds are Student's t over the logarithms of the rounds' ratios, each one-sided at 95 %. A
+target is met if the lower bound meets it. A single round has no bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _T_95: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """The median of the rounds, and bounds of the ratio; None where there is one round."""
+    """The median of the rounds, and the bounds of the ratio; they are None for a single round."""
 
     median: float
     low: float | None
@@ -30,7 +30,7 @@ class Ratio:
 
 
 def pair_ratios(mine: Sequence[float], others: Sequence[float]) -> Ratio:
-    """The ratio of two speeds.
+    """Return the ratio of two speeds.
 
     Args:
         mine, others: positive speeds of the same rounds, at least one.

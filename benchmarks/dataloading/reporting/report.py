@@ -1,4 +1,4 @@
-"""The results as Markdown: the bars, the comparisons, who did what, and how it was done."""
+"""The results as Markdown: targets, comparisons, measurements of all loaders, and the method."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEBIBYTE = 2**20
 
 
 def build_markdown(results: Document) -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join(_lines(results)) + "\n"
 
 

@@ -1,6 +1,6 @@
-"""From measured epochs to the document of results; its schema is in docs/benchmarks.md.
+"""Builds the document of results from measured epochs; docs/benchmarks.md has its schema.
 
-`schedule` runs before it, `report` and `figure` print what it gives.
+`schedule` runs before it; `report` and `figure` print the document.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MILLION = 1_000_000
 
 
 def build_results(measured: Measured, environment: Mapping[str, Any]) -> Document:
-    """Everything that was measured; `environment` says on what, the machine among it."""
+    """Build the document of all measurements. `environment` describes the machine and versions."""
     settings = measured.settings
     comparisons = build_comparisons(measured)
     throughput = [row for level in measured.rounds for row in _level_rows(measured, level)]
@@ -66,7 +66,7 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
 
 
 def _explain_indicative(measured: Measured, loads: Sequence[float]) -> list[str]:
-    """Why no bar can be said to be met or missed by this run; nothing if one can."""
+    """Return why this run cannot meet or miss a target; empty if it can."""
     settings = measured.settings
     reasons = ["a quick run: its speeds mean nothing"] if settings.quick else []
     if settings.table.rows < MIN_ROWS:
@@ -84,7 +84,7 @@ def _explain_indicative(measured: Measured, loads: Sequence[float]) -> list[str]
 
 
 def spread(values: Iterable[float]) -> dict[str, float]:
-    """Median, least and largest."""
+    """Return median, smallest and largest."""
     values = list(values)
     return {
         "median": rounded(statistics.median(values)),
@@ -98,7 +98,7 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _subjects(throughput: Sequence[Document]) -> dict[str, Document]:
-    """The subject on flat, expanded files, by level."""
+    """Return the subject's entries on flat, expanded files, by level."""
     cell = (SUBJECT, "flat", "expanded")
     return {r["level"]: r for r in throughput if (r["loader"], r["layout"], r["form"]) == cell}
 
@@ -225,7 +225,7 @@ def _ratio(
 
 
 def _proof(found: Mapping[Contender, Epoch]) -> Document:
-    """The sums that all loaders agreed on; `schedule` refused anything else."""
+    """Return the sums of the proof, equal for all loaders: `schedule` refuses other results."""
     loaders = {who: epoch for who, epoch in found.items() if who.loader not in FLOORS}
     sums = next(iter(loaders.values())).sums
     columns = {k: f"{v:016x}" for k, v in sorted(sums.items()) if k != "rows"}

@@ -1,4 +1,4 @@
-"""Work done ahead of who consumes it, by threads of one process, in order, and only a little."""
+"""Bounded, ordered work ahead of its consumer, by threads of one process."""
 
 from __future__ import annotations
 

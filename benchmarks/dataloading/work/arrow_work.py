@@ -1,9 +1,9 @@
 """The work of each level on one row group, as a good engineer writes it without Lastmile.
 
-The mask first, from the small columns, then one gather of what is left, in its final form: numpy,
-vectorised, or numba where it is installed. What batches carry once a request is gathered once, too.
-Peers that read for themselves call it on row groups, those with an engine of their own on what it
-hands on.
+It computes the mask from the small columns first, and then gathers the remaining rows once, in
+their final form: with vectorised numpy, or with numba if it is installed. Columns that batches
+carry once per request are gathered once per request. Peers that read by themselves call it on row
+groups, peers with an engine on the engine's output.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ Bools = npt.NDArray[np.bool_]
 # A batch, or more, as numpy: a list column is two arrays, see `pipeline_runtime.batches`.
 Arrays = dict[str, Array]
 
-# Rows padded at once: their index matrix stays in the second-level cache.
+# Rows padded at a time, so that their index matrix stays in the second-level cache.
 _PAD_ROWS = 2048
 
 
 def process(columns: Columns, workload: Workload, spam: pa.Array | None) -> Arrays:
-    """The rows of a row group that are left, as arrays.
+    """Return the remaining rows of a row group as arrays.
 
     Args:
-        columns: those in use.
-        workload: whose level says what is done.
-        spam: the ids of spam users; None where their rows are gone, or stay.
+        columns: the columns in use.
+        workload: its level defines the work.
+        spam: the ids of spam users; None if their rows are removed already, or stay.
     """
     if workload.level == "heavy":
         return _process_heavy(columns, spam, is_once=workload.is_deduplicated)
@@ -70,7 +70,7 @@ def process(columns: Columns, workload: Workload, spam: pa.Array | None) -> Arra
 
 
 class _Picked:
-    """Rows that are left, and where each column's values of them are."""
+    """The remaining rows, and the place of their values in each column."""
 
     def __init__(self, columns: Columns, rows: Int64s | None, *, is_once: bool) -> None:
         self._columns, self._rows = columns, rows
@@ -79,9 +79,9 @@ class _Picked:
             self._requests = requests_of(columns, rows)
 
     def places(self, name: str) -> Any:
-        """Places in the column's array: a row's each, or a request's where it is carried once.
+        """Return places in the column's array: one per row, or per request if it is carried once.
 
-        None for all, as they are; only if no row was left out.
+        None means all places in order; only if no row was removed.
         """
         if self._requests is None or name not in ONCE:
             return self._columns.places(name, self._rows)
@@ -90,7 +90,7 @@ class _Picked:
         return self._columns.places_once(self._requests[0])
 
     def index(self) -> Arrays:
-        """Each row's request, where batches carry those."""
+        """The request of each row, if batches carry requests."""
         return {} if self._requests is None else {REQUEST_INDEX: self._requests[1]}
 
 
@@ -121,7 +121,7 @@ def _is_spam(columns: Columns, spam: pa.Array) -> Bools:
 
 
 def _hash_column(columns: Columns, name: str, places: Int64s) -> Int64s:
-    """Buckets of what is left; what a request has once is hashed once."""
+    """Hash the remaining values; values that a request has once are hashed once."""
     values = columns.arrays[name]
     if name in columns.once:
         return hash_ids(fill(name, values))[places]
@@ -129,33 +129,33 @@ def _hash_column(columns: Columns, name: str, places: Int64s) -> Int64s:
 
 
 def is_drawn(row_keys: pa.Array) -> Bools:
-    """Return the rows that stay if they are negatives, by Lastmile's shared kernel."""
+    """Return whether each row stays if it is a negative, by Lastmile's kernel."""
     if numba_work is not None:
         return numba_work.is_drawn(to_numpy(row_keys), DOWNSAMPLE_SEED, KEEP_PERCENT)
     return hashing.keep_mask(hashing.hash_columns([row_keys], 0), DOWNSAMPLE_SEED, KEEP_PERCENT)
 
 
 def hash_ids(values: pa.Array) -> Int64s:
-    """Buckets of ids without nulls: the other kernel that is shared."""
+    """Hash ids without nulls to buckets, by Lastmile's kernel."""
     if numba_work is not None and pa.types.is_integer(values.type):
         return numba_work.hash_ids(to_numpy(values), HASH_SEED, NUM_BUCKETS)
     return hashing.bucket_of(values, HASH_SEED, NUM_BUCKETS)
 
 
 def fill(name: str, values: pa.Array) -> pa.Array:
-    """Categorical values with their nulls filled."""
+    """Fill the nulls of categorical values."""
     return pc.fill_null(values, UNKNOWN_TEXT if name in TEXTS else 0)
 
 
 def weigh(label: Bools, is_conversion: Bools) -> npt.NDArray[np.float32]:
-    """Sample weights: a kept negative stands for four, and conversions count twice."""
+    """Return sample weights: a kept negative counts four times, a conversion twice."""
     weights = np.where(label, 1.0, 100 / KEEP_PERCENT)
     weights *= np.where(is_conversion, CONVERSION_WEIGHT, 1.0)
     return weights.astype(np.float32)
 
 
 def pad_rows(lists: pa.ListArray, rows: Int64s) -> Int64s:
-    """The lists of those rows, cut or filled up with zeros to `SEQUENCE_LENGTH` [rows, length]."""
+    """Return the rows' lists, cut or padded with zeros to `SEQUENCE_LENGTH` [rows, length]."""
     values, offsets = _values_and_offsets(lists)
     if numba_work is not None:
         return numba_work.pad_rows(values, offsets, rows, SEQUENCE_LENGTH)
@@ -170,7 +170,7 @@ def pad_rows(lists: pa.ListArray, rows: Int64s) -> Int64s:
 
 
 def take_lists(lists: pa.ListArray, rows: Int64s) -> tuple[Array, Int64s]:
-    """The lists of those rows as values [items] and offsets [rows + 1]."""
+    """Return the rows' lists as values [items] and offsets [rows + 1]."""
     values, offsets = _values_and_offsets(lists)
     if numba_work is not None:
         return numba_work.take_lists(values, offsets, rows)
@@ -185,7 +185,7 @@ def _values_and_offsets(lists: pa.ListArray) -> tuple[Array, Int64s]:
 
 
 def to_numpy(array: pa.Array) -> Array:
-    """An array's values; a view where Arrow's memory allows; null floats become NaN."""
+    """Return an array's values, as a view if possible. Null floats become NaN."""
     if pa.types.is_timestamp(array.type):
         array = array.view(pa.int64())
     return np.asarray(array.to_numpy(zero_copy_only=False))

@@ -1,7 +1,7 @@
-"""Pieces of any size, from arrays to batches of exact size; and one buffer for a piece's way.
+"""Turns pieces of any size into batches of exact size, and packs a piece into one buffer.
 
-A loader that works on row groups ends here: `to_tensors` where it works in the trainer's process,
-`pack` and `unpack` where a piece goes from one process to another, `cut` for the batches.
+Loaders that work on row groups end with these functions: `to_tensors` in the trainer's process,
+`pack` and `unpack` for a piece that is sent to another process, `cut` for the batches.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.dataloading.work.arrow_work import Arrays
 from benchmarks.dataloading.workloads import ONCE
 from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, VALUES_SUFFIX, Batch
 
-# Where each array starts in a packed buffer: a multiple of every item size, and a cache line.
+# Alignment of each array in a packed buffer: a multiple of all item sizes, and a cache line.
 _ALIGNMENT_BYTES = 64
 
 # name, dtype, shape, and where it starts in the buffer
@@ -27,12 +27,12 @@ Layout = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 
 def to_tensors(arrays: Arrays) -> Batch:
-    """Arrays as tensors, without a copy."""
+    """Return arrays as tensors, without a copy."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def pack(arrays: Arrays) -> tuple[Layout, torch.Tensor]:
-    """All arrays in one buffer: one message, and one copy, from worker to trainer."""
+    """Pack all arrays in one buffer: one message, and one copy, from worker to trainer."""
     layout, size = [], 0
     for name, array in arrays.items():
         layout.append((name, array.dtype.str, array.shape, size))
@@ -44,7 +44,7 @@ def pack(arrays: Arrays) -> tuple[Layout, torch.Tensor]:
 
 
 def unpack(layout: Layout, buffer: torch.Tensor) -> Batch:
-    """The packed arrays as tensors, without a copy."""
+    """Return the packed arrays as tensors, without a copy."""
     packed = buffer.numpy()
     return {
         name: torch.from_numpy(_view(packed, dtype, shape, start))
@@ -57,7 +57,7 @@ def _view(buffer: Any, dtype: str, shape: tuple[int, ...], start: int) -> Any:
 
 
 def cut(pieces: Iterable[Batch], batch_size: int) -> Iterator[Batch]:
-    """Batches of exact size from pieces of any; the last one is what is left."""
+    """Yield batches of exact size from pieces of any size; the last one may be smaller."""
     cutter = _Cutter()
     for piece in pieces:
         cutter.add(piece)
@@ -69,7 +69,7 @@ def cut(pieces: Iterable[Batch], batch_size: int) -> Iterator[Batch]:
 
 @dataclass(slots=True)
 class _Cutter:
-    """Pieces that wait to be cut, the first one from `offset` on."""
+    """Pieces that wait to be cut; the first one from row `offset` on."""
 
     rows: int = 0
     _pieces: list[Batch] = field(default_factory=list)
@@ -80,7 +80,7 @@ class _Cutter:
         self.rows += num_rows(piece)
 
     def take(self, rows: int) -> Batch:
-        """The next rows; `rows` is at most what is there."""
+        """Return the next rows; there must be at least as many."""
         self.rows -= rows
         parts = []
         while rows:
@@ -97,7 +97,7 @@ class _Cutter:
 
 
 def slice_rows(piece: Batch, start: int, stop: int) -> Batch:
-    """Rows of a piece, and the requests that they have; views, but for offsets and indices."""
+    """Return rows of a piece with their requests; views, except for offsets and indices."""
     if REQUEST_INDEX not in piece:
         return _slice(piece, start, stop)
     index_B = piece[REQUEST_INDEX][start:stop]
@@ -127,7 +127,7 @@ def _slice(piece: Batch, start: int, stop: int) -> Batch:
 
 
 def join(parts: list[Batch]) -> Batch:
-    """Pieces one after another, copied."""
+    """Concatenate pieces by copying them."""
     return {name: _join_column(parts, name) for name in parts[0]}
 
 

@@ -1,8 +1,8 @@
 """The kernels of heavy work compiled by numba, where it is installed; `arrow_work` calls them.
 
-They give what `pipeline_runtime.hashing` and numpy give, bit for bit, in one pass over the values
-and without the interpreter's lock, so that threads run side by side. The constants are the hash's
-own, which never change. Compiled code is kept on disk, so that processes do not compile again.
+They return the same bits as `pipeline_runtime.hashing` and numpy, in one pass over the values and
+without the interpreter's lock, so that threads run in parallel. The constants are those of the
+hash, which never change. Compiled code is cached on disk, so that processes do not compile again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _STAFFORD_1 = np.uint64(0xBF58476D1CE4E5B9)
 _STAFFORD_2 = np.uint64(0x94D049BB133111EB)
 _HALF_BITS = np.uint64(32)
-# Arrow's memory may not be written to; arrays that may be are taken for such ones.
+# Arrow's memory is read-only; writable arrays are accepted as read-only ones.
 _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _BYTES = numba.types.Array(numba.int8, 1, "C", readonly=True)
 _WORD = numba.uint64
@@ -33,7 +33,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(*signatures: Any) -> Callable[[Function], Function]:
-    """Compile for these types at import, or load what was: no first batch waits for it."""
+    """Compile for these types at import, or load it from the cache: no first batch waits for it."""
 
     def compile_it(function: Function) -> Function:
         return cast(Function, numba.njit(list(signatures), cache=True, nogil=True)(function))
@@ -42,14 +42,14 @@ def _compiled(*signatures: Any) -> Callable[[Function], Function]:
 
 
 def is_drawn(keys: Int64s, seed: int, keep_percent: int) -> Bools:
-    """Return the rows that a sample keeps; see `hashing.keep_mask`. Below 100 percent only."""
+    """Return whether a sample below 100 percent keeps each row; see `hashing.keep_mask`."""
     threshold = np.uint64((keep_percent << 64) // 100)
     drawn: Bools = _is_drawn(keys, _mixed(0) * _GOLDEN, _mixed(seed), threshold)
     return drawn
 
 
 def hash_ids(values: npt.NDArray[np.signedinteger[Any]], seed: int, num_buckets: int) -> Int64s:
-    """Buckets of whole numbers; see `hashing.bucket_of`."""
+    """Return the buckets of integers; see `hashing.bucket_of`."""
     buckets: Int64s = _hash_ids(
         values.astype(np.int64, copy=False), _mixed(seed), np.uint64(num_buckets)
     )
@@ -57,7 +57,7 @@ def hash_ids(values: npt.NDArray[np.signedinteger[Any]], seed: int, num_buckets:
 
 
 def pad_rows(values: Int64s, offsets: Int64s, rows: Int64s, length: int) -> Int64s:
-    """Return the rows' lists, cut or filled up with zeros, as [rows, length]."""
+    """Return the rows' lists, cut or padded with zeros, as [rows, length]."""
     padded: Int64s = _pad_rows(values, offsets, rows, length)
     return padded
 

@@ -1,9 +1,10 @@
-"""The columns of a row group, whichever layout its file has.
+"""The columns of a row group, in either layout of its file.
 
-A nested file (docs/nested-tables.md) has a row a request: the request's columns once, all others as
-lists with an item for each impression. Plain Parquet, so any peer can read it; who knows what it is
-works on a request's columns once, and gathers them by the number of each row's request, or hands
-them on once. In a flat file rows of a request are neighbours, and the first one has its columns.
+A nested file (docs/nested-tables.md) has a row per request: the request's columns once, all others
+as lists with an item per impression. It is plain Parquet, so any peer can read it. A peer that
+knows the layout works on a request's columns once, and gathers them by each row's request or
+delivers them once. In a flat file the rows of a request are adjacent, and the first has its
+columns.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ import pyarrow as pa
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 
-# Impressions of each request, beside the data of a nested file.
+# The number of impressions of each request, a column of nested files.
 COUNT_COLUMN: Final = "_lastmile_num_rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """Columns in one piece each.
+    """Columns, each in one chunk.
 
     Args:
-        arrays: by name; of the rows, or of their requests.
+        arrays: by name; with a value per row, or per request.
         num_rows: rows of the flat table.
-        once: columns whose arrays are of requests.
-        request_of: the number of each row's request, ascending; None where nobody asks.
-        first_of: the row of each request that has its columns; None where the arrays have them.
+        once: columns whose arrays have a value per request.
+        request_of: the number of each row's request, ascending; None if nothing needs it.
+        first_of: the row with each request's columns; None if the arrays have a value per request.
     """
 
     arrays: Mapping[str, pa.Array]
@@ -53,7 +54,7 @@ class Columns:
 
 
 def requests_of(columns: Columns, rows: Int64s | None) -> tuple[Int64s, Int64s]:
-    """The requests that have one of those rows (None: all), and which of them each row's is."""
+    """Return the requests of the given rows (None: all), and the index of each row's request."""
     assert columns.request_of is not None
     codes = columns.request_of if rows is None else columns.request_of[rows]
     is_first = _is_first(codes)
@@ -61,7 +62,7 @@ def requests_of(columns: Columns, rows: Int64s | None) -> tuple[Int64s, Int64s]:
 
 
 def flat_columns(table: pa.Table, request_key: str | None = None) -> Columns:
-    """The columns of a flat table; with a key, neighbours that share it are of one request."""
+    """Return the columns of a flat table; with a key, adjacent rows that share it are a request."""
     arrays = {name: _one_chunk(table.column(name)) for name in table.column_names}
     if request_key is None:
         return Columns(arrays=arrays, num_rows=table.num_rows)
@@ -75,14 +76,14 @@ def flat_columns(table: pa.Table, request_key: str | None = None) -> Columns:
 
 
 def _is_first(keys: Array) -> npt.NDArray[np.bool_]:
-    """Return which keys differ from the one before."""
+    """Return whether each key differs from the previous one."""
     is_first = np.ones(len(keys), dtype=np.bool_)
     np.not_equal(keys[1:], keys[:-1], out=is_first[1:])
     return is_first
 
 
 def nested_columns(table: pa.Table, once: frozenset[str]) -> Columns:
-    """The columns of a nested table with `COUNT_COLUMN`; those that are not `once` are lists."""
+    """Return the columns of a nested table with `COUNT_COLUMN`; all but `once` are lists."""
     counts = _one_chunk(table.column(COUNT_COLUMN)).to_numpy()
     arrays = {name: _one_chunk(table.column(name)) for name in table.column_names}
     return Columns(
@@ -94,5 +95,5 @@ def nested_columns(table: pa.Table, once: frozenset[str]) -> Columns:
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """The column in one piece, without a copy if it is that already."""
+    """Return the column in one chunk, without a copy if it has only one."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

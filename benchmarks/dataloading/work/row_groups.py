@@ -1,4 +1,4 @@
-"""The unit of work of the peers that read for themselves: one row group, read and worked on."""
+"""The unit of work of peers that read by themselves: one row group, read and processed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from benchmarks.dataloading.work.row_group_columns import (
 )
 from benchmarks.dataloading.workloads import ONCE, REQUEST_KEY, SPAM_KEY, Workload
 
-Unit = tuple[str, int]  # a file and a row group of it
+Unit = tuple[str, int]  # a file, and the index of its row group
 
 
 class Footers(dict[str, pq.FileMetaData]):
-    """Footers of files, each parsed once: a file of many row groups has a long one."""
+    """Footers of files, each parsed once, since that of a file with many row groups is long."""
 
     def __missing__(self, path: str) -> pq.FileMetaData:
         footer = self[path] = pq.read_metadata(path)
@@ -27,7 +27,7 @@ class Footers(dict[str, pq.FileMetaData]):
 
 
 def list_units(workload: Workload, footers: Footers) -> list[Unit]:
-    """The table's row groups, in the files' order."""
+    """List the row groups of the table in the order of its files."""
     return [
         (path, index)
         for path in list_files(workload)
@@ -36,13 +36,13 @@ def list_units(workload: Workload, footers: Footers) -> list[Unit]:
 
 
 def list_files(workload: Workload) -> list[str]:
-    """The table's files."""
+    """List the files of the table."""
     files: list[str] = pads.dataset(f"{workload.root}/impressions", format="parquet").files
     return files
 
 
 def read_spam(workload: Workload) -> pa.Array | None:
-    """The ids of spam users; None at the level that keeps them."""
+    """Read the ids of spam users; None at the level that keeps their rows."""
     if workload.level == "none":
         return None
     table = pq.read_table(f"{workload.root}/spam_users", columns=[SPAM_KEY])
@@ -52,7 +52,7 @@ def read_spam(workload: Workload) -> pa.Array | None:
 def read_unit(
     unit: Unit, workload: Workload, footers: Footers, *, threads: bool = False
 ) -> Columns:
-    """A row group's columns in use; `threads` lets pyarrow's own decode them side by side."""
+    """Read the columns in use of a row group; with `threads`, pyarrow decodes them in parallel."""
     path, row_group = unit
     is_nested = workload.layout == "nested"
     names = [*workload.read_columns, *([COUNT_COLUMN] if is_nested else [])]
@@ -71,5 +71,5 @@ def make_piece(
     *,
     threads: bool = False,
 ) -> Arrays:
-    """A row group's rows that are left, in their final form."""
+    """Return the remaining rows of a row group in their final form."""
     return process(read_unit(unit, workload, footers, threads=threads), workload, spam)
