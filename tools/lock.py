@@ -1,14 +1,10 @@
-"""Write the requirements*.lock files from pyproject.toml; called by `make lock`.
+"""Write requirements.lock from pyproject.toml; called by `make lock`.
 
-Two of them make up .venv, because they are installed from different places. requirements.lock has a
-hash for every file, and its packages come from the usual index. requirements-torch.lock pins torch
-and the packages that only torch needs, without hashes, since a CPU-only build of the same version
-has other files. Torch's GPU libraries are in neither: torch itself pins them exactly, and a
-CPU-only build has none.
-
-The others are the parts of requirements.lock that the Dockerfiles in images/ install: for the
-runtime (besides torch), for the operator, which needs neither torch nor ray, and for building the
-wheel. Run it before `make setup`; it needs uv and the package index.
+The lock pins all dependencies with the hashes of their files, and names no index. A comment below
+each pin says what needs it: `lock_part` derives from it the dependencies of an image, when it is
+built. Torch's hashes are those of the usual index; a CPU-only build of the same version has other
+files and is installed without. Torch's GPU libraries are not in the lock: torch itself pins them
+exactly, and a CPU-only build has none. Run it before `make setup`; it needs uv and the index.
 """
 
 import argparse
@@ -21,110 +17,50 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-TORCH_LOCK = ROOT / "requirements-torch.lock"
-RUNTIME_LOCK = ROOT / "requirements-runtime.lock"
-OPERATOR_LOCK = ROOT / "requirements-operator.lock"
-BUILD_LOCK = ROOT / "requirements-build.lock"
 OLDEST_PYTHON = "3.11"  # [project] requires-python
-GPU_LIBRARIES = re.compile(r"(nvidia|cuda)-|triton$")
-PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==[^ \\]+", re.MULTILINE)
+GPU_LIBRARIES = re.compile(r"(nvidia|cuda)-|triton==")
 
 
-def requirement_name(requirement: str) -> str:
-    """Return the distribution's name: `ray[data]>=2.60` is `ray`."""
-    match = re.match(r"[A-Za-z0-9._-]+", requirement)
-    if match is None:
-        raise SystemExit(f"pyproject.toml: a requirement starts with a name, got {requirement!r}")
-    return match[0].lower()
-
-
-def read_requirements(*extras: str) -> list[str]:
-    """Return the distribution's requirements with those extras; all of them if none is named."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    optional: dict[str, list[str]] = project["optional-dependencies"]
-    chosen = (optional[extra] for extra in extras or optional)
-    return sorted({*project["dependencies"], *(r for extra in chosen for r in extra)})
-
-
-def read_build_requirements() -> list[str]:
-    """Return the requirements for building the distribution's wheel."""
+def read_groups() -> dict[str, list[str]]:
+    """Return the requirements of each extra, those of the project included, and of the build."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    requires: list[str] = pyproject["build-system"]["requires"]
-    return sorted(requires)
+    project = pyproject["project"]
+    extras = project["optional-dependencies"].items()
+    groups = {name: [*project["dependencies"], *requirements] for name, requirements in extras}
+    return groups | {"build": pyproject["build-system"]["requires"]}
 
 
-def without_torch(requirements: list[str]) -> list[str]:
-    """Return the requirements that come from the usual index."""
-    return [r for r in requirements if requirement_name(r) != "torch"]
-
-
-def compile_lock(requirements: list[str], known_pins: str, *, hashes: bool, upgrade: bool) -> str:
-    """Resolve `requirements` for every machine and Python at once.
+def compile_lock(known: str, *, upgrade: bool) -> str:
+    """Resolve all groups for every machine and Python at once, and return the lock.
 
     Args:
-        requirements: as in pyproject.toml. Without torch among them, neither torch nor what only
-            torch needs is pinned, even if another package needs torch.
-        known_pins: the text of an older lock; its versions are kept if they still fit.
-        hashes: whether each pin lists the hashes of its files.
-        upgrade: whether to forget `known_pins`.
-
-    Returns:
-        The lock's text, without comments, header or index.
+        known: the text of an older lock; its versions are kept if they still fit.
+        upgrade: whether to forget `known`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        source, output = Path(folder, "requirements.in"), Path(folder, "requirements.lock")
-        source.write_text("\n".join(requirements) + "\n")
-        output.write_text(known_pins)  # uv prefers the versions that its output file names
+        groups = read_groups()
+        for name, requirements in groups.items():
+            Path(folder, f"{name}.in").write_text("\n".join(requirements) + "\n")
+        output = Path(folder, LOCK.name)
+        output.write_text(known)  # uv prefers the versions that its output file names
         command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"]
-        command += ["--python-version", OLDEST_PYTHON, "--no-emit-index-url", "--no-annotate"]
-        command += ["--no-header", "--fork-strategy", "fewest"]  # one version for every Python
-        command += ["--output-file", str(output), str(source)]
-        command += ["--generate-hashes"] * hashes + ["--upgrade"] * upgrade
-        if "torch" not in map(requirement_name, requirements):
-            excluded = Path(folder, "excludes.txt")
-            excluded.write_text("torch\n")
-            command += ["--excludes", str(excluded)]
-        subprocess.run(command, check=True, cwd=ROOT)
-        return output.read_text()
-
-
-def pinned_names(lock: str) -> set[str]:
-    """Return the names that a lock pins."""
-    return {match["name"] for match in PIN.finditer(lock)}
-
-
-def torch_only(everything: str, plain: str) -> str:
-    """Return the lines of `everything` for torch and the pure-Python packages only torch needs."""
-    lines = []
-    for line in everything.splitlines():
-        match = PIN.match(line)
-        name = match["name"] if match else ""
-        if name and name not in pinned_names(plain) and not GPU_LIBRARIES.match(name):
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+        command += ["--python-version", OLDEST_PYTHON, "--no-emit-index-url", "--no-header"]
+        command += ["--fork-strategy", "fewest"]  # one version for every Python
+        command += ["--generate-hashes", "--annotation-style", "line"] + ["--upgrade"] * upgrade
+        command += ["--output-file", LOCK.name, *(f"{name}.in" for name in groups)]
+        subprocess.run(command, check=True, cwd=folder)
+        entries = re.split(r"\n(?=\S)", output.read_text().strip())
+    return "\n".join(entry for entry in entries if not GPU_LIBRARIES.match(entry)) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the two lock files from pyproject.toml.")
+    parser = argparse.ArgumentParser(description="Write the lock file from pyproject.toml.")
     parser.add_argument("--upgrade", action="store_true", help="forget the present pins")
-    upgrade = parser.parse_args().upgrade
-    requirements = read_requirements()
-    known = "".join(path.read_text() for path in (LOCK, TORCH_LOCK) if path.exists())
-    everything = compile_lock(requirements, known, hashes=False, upgrade=upgrade)
-    plain = compile_lock(without_torch(requirements), everything, hashes=True, upgrade=False)
-    LOCK.write_text(plain)
-    TORCH_LOCK.write_text(torch_only(everything, plain))
-    parts = {
-        RUNTIME_LOCK: without_torch(read_requirements("runtime")),
-        OPERATOR_LOCK: read_requirements("operator"),
-        BUILD_LOCK: read_build_requirements(),
-    }
-    for path, wanted in parts.items():
-        path.write_text(compile_lock(wanted, plain, hashes=True, upgrade=False))
-    # The bill of materials lists the pins, so it changes with the locks.
+    known = LOCK.read_text() if LOCK.exists() else ""
+    LOCK.write_text(compile_lock(known, upgrade=parser.parse_args().upgrade))
+    # The bill of materials lists the pins, so it changes with the lock.
     subprocess.run([sys.executable, "-m", "tools.sbom"], cwd=ROOT, check=True)
-    print(f"pinned {len(pinned_names(plain))} packages with hashes, and without:")
-    print(TORCH_LOCK.read_text(), end="")
+    print(f"pinned {LOCK.read_text().count('# via')} packages")
 
 
 if __name__ == "__main__":

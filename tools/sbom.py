@@ -5,7 +5,7 @@
 
 An image's SBOM lists Debian's packages from dpkg's database, each Python distribution from its
 metadata, and the interpreter. The wheel's SBOM lists the packages that a release was tested with,
-from the locks that the images install; `make lock` writes it again, since it changes with them.
+from the parts of the lock that the images install; `make lock` writes it again.
 
 Standard library only, since the Dockerfiles run this file alone. An image scanner (syft, trivy)
 finds no more, and every build would have to pin, fetch and trust it.
@@ -30,8 +30,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEEL_SBOM = ROOT / "sbom" / "lastmile.spdx.json"
-# The packages that an installation of the wheel may need, with both extras.
-_LOCKS = ("requirements-operator.lock", "requirements-runtime.lock", "requirements-torch.lock")
+# The parts of the lock that an installation of the wheel may need, with both extras.
+_PARTS = ("operator", "runtime", "torch")
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s\\;]+)", re.MULTILINE)
 # Folders without packages, or that belong to other file systems than the image's.
 _SKIPPED = frozenset({"proc", "sys", "dev", "run", "tmp"})
@@ -116,9 +116,9 @@ def _pypi(name: str, version: str, declared: str = _UNKNOWN) -> Package:
     return Package(name=normalised, version=version, purl=purl, license=declared)
 
 
-def read_pins(*locks: Path) -> list[Package]:
-    """Return the packages that locks pin, without duplicates."""
-    pins = (found for lock in locks for found in _PIN.finditer(lock.read_text()))
+def read_pins(*locks: str) -> list[Package]:
+    """Return the packages that the texts of locks pin, without duplicates."""
+    pins = (found for lock in locks for found in _PIN.finditer(lock))
     return sorted({_pypi(found["name"], found["version"]) for found in pins})
 
 
@@ -206,10 +206,13 @@ def describe_image(name: str, root: Path = Path("/")) -> dict[str, Any]:
 
 
 def describe_wheel() -> dict[str, Any]:
-    """Build the document of the wheel; the same locks give the same document."""
+    """Build the document of the wheel; the same lock gives the same document."""
+    from tools.lock_part import select  # images run this file alone
+
+    lock = (ROOT / "requirements.lock").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wheel = _pypi(project["name"], project["version"], project["license"])
-    packages = read_pins(*(ROOT / lock for lock in _LOCKS))
+    packages = read_pins(*(select(lock, part) for part in _PARTS))
     return build_document(wheel, packages, "DEPENDS_ON", datetime(2026, 1, 1, tzinfo=UTC))
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the locks pin, and the project itself, into .venv; called by `make setup`.
+# Installs the packages of the lock, and the project itself, into .venv; called by `make setup`.
 #
-# Does nothing when the locks, pyproject.toml and this script have not changed since the last run.
+# Does nothing when the lock, pyproject.toml and this script have not changed since the last run.
 # The pip that comes with Python 3.11 installs uv, and uv installs the rest: it takes a quarter of
 # pip's time, and seconds when its cache holds the packages. TORCH_INDEX_URL names the index to take
 # torch from (for example, one with a CPU-only build); PYTHON names the interpreter of .venv.
@@ -13,7 +13,7 @@ readonly stamp=.venv/setup.sha256
 readonly is_supported='import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))'
 
 fingerprint() {
-  cat requirements.lock requirements-torch.lock pyproject.toml tools/setup.sh | sha256sum
+  cat requirements.lock pyproject.toml tools/setup.sh | sha256sum
 }
 
 find_python() {
@@ -61,20 +61,24 @@ configure_uv() {
 }
 
 install() {
-  local torch uv
-  torch=$(grep '^torch==' requirements-torch.lock)
+  local torch part
+  torch=$(grep -o '^torch==[^ ]*' requirements.lock)
+  part=$(mktemp)
   echo "setup: installing into .venv (some minutes the first time; torch is large)"
-  uv=$(mktemp)
-  sed -n '/^uv==/,/[^\\]$/p' requirements.lock >"$uv" # its pin, and the hashes below it
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r "$uv"
-  rm "$uv"
+  sed -n '/^uv==/,/[^\\]$/p' requirements.lock >"$part" # its pin, and the hashes below it
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r "$part"
   configure_uv
   local -r install=(.venv/bin/uv pip install --quiet --python .venv/bin/python)
-  # The lock is complete but for torch, which some of its packages need.
-  "${install[@]}" --no-deps --require-hashes -r requirements.lock
-  # Torch first and alone: its own index need not have the other packages at their pins.
-  "${install[@]}" --no-deps ${TORCH_INDEX_URL:+--default-index "$TORCH_INDEX_URL"} "$torch"
-  "${install[@]}" -r requirements-torch.lock
+  sed '/^torch==/,/[^\\]$/d' requirements.lock >"$part"
+  "${install[@]}" --no-deps --require-hashes -r "$part"
+  if [[ ${TORCH_INDEX_URL-} ]]; then # other files of that version, and none of the other packages
+    "${install[@]}" --no-deps --default-index "$TORCH_INDEX_URL" "$torch"
+  else
+    sed -n '/^torch==/,/[^\\]$/p' requirements.lock >"$part"
+    "${install[@]}" --no-deps --require-hashes -r "$part"
+  fi
+  rm "$part"
+  "${install[@]}" "$torch" # its GPU libraries, which it pins itself
   "${install[@]}" --no-deps --no-build-isolation -e .
 }
 

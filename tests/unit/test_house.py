@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CODE_FOLDERS = ("benchmarks", "operator", "pipeline_runtime", "tests", "tools")
 PYTHON_FILES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
-LOCKS = ("requirements.lock", "requirements-torch.lock", "tools/go-requirements.lock")
+LOCKS = ("requirements.lock", "tools/go-requirements.lock")
 AN_INDEX = re.compile(r"https?:|--(extra-)?index|--find-links|--trusted-host| @ ")
 
 
@@ -46,15 +46,11 @@ def test_every_pin_has_a_hash() -> None:
     assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-def test_torch_is_pinned_without_hashes_and_without_its_gpu_libraries() -> None:
-    # A CPU-only build of the same version has other files, and brings no GPU libraries along.
-    lock = (ROOT / "requirements-torch.lock").read_text()
-    assert re.search(r"^torch==[\d.]+$", lock, re.MULTILINE)
-    assert not re.search(r"--hash|^(nvidia|cuda)-|^triton", lock, re.MULTILINE)
-
-
-def test_torch_is_in_one_lock_only() -> None:
-    assert not re.search(r"^torch==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+def test_the_lock_has_torch_without_its_gpu_libraries() -> None:
+    # A CPU-only build of the same version brings none along.
+    lock = (ROOT / "requirements.lock").read_text()
+    assert re.search(r"^torch==[\d.]+ ", lock, re.MULTILINE)
+    assert not re.search(r"^(nvidia|cuda)-|^triton", lock, re.MULTILINE)
 
 
 def test_every_make_target_is_phony_and_documented() -> None:

@@ -110,7 +110,7 @@ def test_the_image_holds_nothing_of_the_build_machine(container: str) -> None:
     history = json.dumps(json.loads(buildah("inspect", container))["OCIv1"]["history"])
 
     assert found == ""
-    assert "requirements-operator.lock" in history
+    assert "operator.lock" in history
     assert "://" not in history
 
 

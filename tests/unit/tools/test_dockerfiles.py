@@ -1,4 +1,4 @@
-"""The Dockerfiles, the locks that they install and .dockerignore agree with each other."""
+"""The Dockerfiles, the parts of the lock that they install and .dockerignore agree."""
 
 import re
 import tomllib
@@ -8,22 +8,19 @@ import pytest
 
 from tools.images import NAMES
 from tools.images.inputs import Recipe
+from tools.lock_part import select, split
 
 ROOT = Path(__file__).parents[3]
 RECIPES = [Recipe(name=name) for name in NAMES]
-LOCKS = ("requirements-build.lock", "requirements-operator.lock", "requirements-runtime.lock")
+LOCK = (ROOT / "requirements.lock").read_text()
+PARTS = ("build", "operator", "runtime", "torch")
 PINNED_BASE = re.compile(r"docker\.io/library/python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}")
-AN_INDEX = re.compile(r"https?:|--(extra-)?index|--find-links|--trusted-host| @ ")
 
 
-def pins(lock: str) -> set[str]:
-    """Return the pins of a lock, such as `ray==2.60.0`."""
-    return set(re.findall(r"^[a-z0-9._-]+==[^ \\]+", (ROOT / lock).read_text(), re.MULTILINE))
-
-
-def pinned_names(lock: str) -> set[str]:
-    """Return the names of what a lock pins."""
-    return {pin.partition("==")[0] for pin in pins(lock)}
+def pins(part: str) -> dict[str, str]:
+    """Return the packages of a part of the lock, with versions and hashes."""
+    entries = re.findall(r"^([a-z0-9._-]+)==((?:.*\\\n)*.*)$", select(LOCK, part), re.MULTILINE)
+    return dict(entries)
 
 
 def is_in_context(path: str) -> bool:
@@ -35,7 +32,7 @@ def is_in_context(path: str) -> bool:
 def test_what_a_dockerfile_copies_exists_and_is_in_the_build_context(recipe: Recipe) -> None:
     sources = recipe.sources()
 
-    assert f"requirements-{recipe.name}.lock" in sources
+    assert "requirements.lock" in sources
     assert [name for name in sources if not (ROOT / name).exists()] == []
     assert [name for name in sources if not is_in_context(name)] == []
 
@@ -78,32 +75,44 @@ def test_a_change_of_the_code_leaves_the_layers_of_the_dependencies(recipe: Reci
         assert "--require-hashes" in stages[name]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_an_images_lock_is_a_part_of_the_whole_one(lock: str) -> None:
-    assert pins(lock) - pins("requirements.lock") == set()
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_lock_has_its_pins_with_all_hashes(part: str) -> None:
+    whole = {name: pin for name, pin, _ in split(LOCK)}
+    assert pins(part).items() <= whole.items()
+    assert all("--hash=sha256:" in pin for pin in pins(part).values())
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_an_images_lock_has_a_hash_for_every_pin_and_names_no_index(lock: str) -> None:
-    text = (ROOT / lock).read_text()
-    entries = re.split(r"\n(?=\S)", text)
-
-    assert [entry for entry in entries if "--hash=sha256:" not in entry] == []
-    assert AN_INDEX.findall(text) == []
+def test_every_pin_of_the_lock_says_what_needs_it() -> None:
+    assert len(split(LOCK)) == len(re.findall(r"^[a-z0-9._-]+==", LOCK, re.MULTILINE))
 
 
-def test_the_operators_lock_has_neither_torch_nor_ray() -> None:
-    names = pinned_names("requirements-operator.lock")
+def test_the_operators_part_has_neither_torch_nor_ray() -> None:
+    assert "kopf" in pins("operator")
+    assert pins("operator").keys() & {"torch", "sympy", "ray", "pyarrow", "numpy"} == set()
 
-    assert "kopf" in names
-    assert (
-        names & {"torch", "ray", "pyarrow", "numpy", *pinned_names("requirements-torch.lock")}
-        == set()
+
+def test_the_runtimes_part_has_ray_and_nothing_that_only_developers_need() -> None:
+    assert pins("runtime").keys() >= {"ray", "pydantic", "typer"}
+    assert pins("runtime").keys() & {"torch", "pytest", "mypy", "ruff", "kopf"} == set()
+
+
+def test_torchs_part_has_torch_and_what_it_needs() -> None:
+    assert pins("torch").keys() >= {"torch", "sympy", "mpmath"}
+    assert pins("torch").keys() & {"ray", "pytest"} == set()
+
+
+def test_a_part_holds_what_its_packages_need_and_no_more() -> None:
+    lock = "".join(
+        f"{name}==1 \\\n    --hash=sha256:0\n    # via {parents}\n"
+        for name, parents in {
+            "a": "-r operator.in",
+            "b": "a, c",
+            "c": "-r dev.in",
+            "sympy": "torch",
+            "torch": "a",
+        }.items()
     )
-
-
-def test_the_runtimes_lock_has_ray_and_nothing_that_only_developers_need() -> None:
-    names = pinned_names("requirements-runtime.lock")
-
-    assert "ray" in names
-    assert names & {"pytest", "mypy", "ruff", "kopf"} == set()
+    assert select(lock, "operator") == (
+        "a==1 \\\n    --hash=sha256:0\nb==1 \\\n    --hash=sha256:0\n"
+    )
+    assert [line[0] for line in select(lock, "torch").splitlines()[::2]] == ["s", "t"]

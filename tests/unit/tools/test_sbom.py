@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from tools.lock_part import select
 from tools.sbom import (
     ROOT,
     WHEEL_SBOM,
@@ -122,11 +123,14 @@ def test_other_packages_have_another_namespace() -> None:
     assert len(spaces) == 2
 
 
-def test_the_wheels_document_is_that_of_the_locks() -> None:
+def test_the_wheels_document_is_that_of_the_lock() -> None:
     document = describe_wheel()
     check_spdx(document)
     assert json.loads(WHEEL_SBOM.read_text()) == document, "run `make sbom`"
-    pinned = {package.purl for package in read_pins(ROOT / "requirements-runtime.lock")}
+    pinned = {
+        package.purl
+        for package in read_pins(select((ROOT / "requirements.lock").read_text(), "runtime"))
+    }
     assert pinned < set(purls(document))
     assert any(purl.startswith("pkg:pypi/torch@") for purl in purls(document))
     assert not any("pytest" in purl for purl in purls(document))
