@@ -46,7 +46,7 @@ class RunBasis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended."""
+    """The end of a run."""
 
     kind: str  # Complete | Failed | Interrupted
     error: str | None = None
@@ -71,7 +71,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """What a consumer gets while it executes.
+    """Controls that a consumer gets while it executes.
 
     Attributes:
         stop: requests of the user; it is looked at often.

@@ -43,5 +43,5 @@ def parse_run_hash(folder: str) -> str | None:
 
 
 def is_run_id(text: str) -> bool:
-    """Whether a run may be called so: letters, digits and dashes, the first no dash."""
+    """Return whether a text is a valid run id: letters, digits and dashes, no dash first."""
     return len(text) <= MAX_RUN_ID_CHARS and _RUN_ID.fullmatch(text) is not None

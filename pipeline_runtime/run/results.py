@@ -1,4 +1,4 @@
-"""What every run leaves, whatever its consumer: plan, manifest, summary and report.
+"""Files that every run leaves, whatever its consumer: plan, manifest, summary, report.
 
 The same files are copied to the artifacts store: plan and manifest before the work starts, so that
 they exist even if the run is killed.

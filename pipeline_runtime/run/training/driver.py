@@ -49,7 +49,7 @@ class Trainers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutcome(Outcome):
-    """How a training ended, and what its trainers reported."""
+    """The end of a training, and the reports of its trainers."""
 
     state: MonitorState
 

@@ -1,4 +1,4 @@
-"""What trainers are given to run with: streams of rows, how they travel, and the workers' plan."""
+"""Inputs of trainers: streams of rows, their transport, and the workers' plan."""
 
 from __future__ import annotations
 

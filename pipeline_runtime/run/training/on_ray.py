@@ -135,7 +135,7 @@ def _explain_ray_failure(error: BaseException) -> str:
 
 
 def _is_death(failure: BaseException | None) -> bool:
-    """Whether a trainer's failure is the death of its process, which Ray wraps when it polls it."""
+    """Return whether a trainer's failure is the death of its process, which Ray wraps."""
     failure = getattr(failure, "health_check_failure", failure)
     return isinstance(failure, ray.exceptions.RayActorError)
 
@@ -187,7 +187,7 @@ def _unused_helpers(options: RunOptions, datasets: Mapping[str, Any]) -> Iterato
 
 
 def _storage(run: PreparedRun, options: RunOptions) -> dict[str, Any]:
-    """Where Ray Train keeps its own few files: a place that every rank's node can reach."""
+    """Return the storage of Ray Train's own few files, which every rank's node can reach."""
     if options.is_on_this_machine:
         return {"storage_path": str(options.output.absolute() / "ray")}
     location = run.run_location.join("ray")
@@ -197,7 +197,7 @@ def _storage(run: PreparedRun, options: RunOptions) -> dict[str, Any]:
 def _build_feeds(
     run: PreparedRun, options: RunOptions, monitor: Any, place: Placement
 ) -> tuple[FeedSource, dict[str, Any]]:
-    """What ranks open their feeds by, and the datasets that Ray Train hands them if it is they."""
+    """Build the source of the ranks' feeds, and the datasets if Ray Train hands them over."""
     if run.plan.feed.engine == "RayData":
         return DatasetShards(), _datasets(run, monitor, place.data)
     streams = build_streams(run)

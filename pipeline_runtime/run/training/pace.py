@@ -1,4 +1,4 @@
-"""How far a run is and how fast it goes, from one reading of the trainers to the next.
+"""Progress and pace of a run, from one reading of the trainers to the next.
 
 One computation for everything that shows it: the progress line, the `lastmile_*` metrics, and by
 them the status of an experiment on a cluster.
