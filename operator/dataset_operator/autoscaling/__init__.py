@@ -1,4 +1,4 @@
-"""How many data workers a run should have: a pure law, for operator, simulator and benchmark.
+"""The autoscaling policy, a pure function: it decides the number of data workers of a run.
 
     decide(memory, sample, rules) -> (Decision, Memory)      every control period of 15 s
 

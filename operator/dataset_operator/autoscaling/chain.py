@@ -1,4 +1,4 @@
-"""What is between a recommendation and a number: stabilise, limit the rate, clamp.
+"""From a recommendation to a number of workers: stabilise, limit the rate, clamp.
 
 Each takes a number and returns one, with the reason if that is another. The rules are those of the
 HorizontalPodAutoscaler's `behavior` (kubernetes, pkg/controller/podautoscaler/horizontal.go).
@@ -99,7 +99,7 @@ def clamp(wanted: int, rules: Rules) -> Verdict:
 
 
 def _recommended(memory: Memory, since: float) -> list[int]:
-    """What was recommended at any time since then."""
+    """Return the recommendations since then."""
     kept = memory.recommendations
     ends = [at for at, _ in kept[1:]] + [math.inf]
     return [workers for (_, workers), end in zip(kept, ends, strict=True) if end > since]
@@ -108,7 +108,7 @@ def _recommended(memory: Memory, since: float) -> list[int]:
 def _bound(
     direction: Direction, current: int, moves: tuple[Move, ...], now: float, *, is_up: bool
 ) -> int:
-    """How far the policies let the number go, by the one that `selectPolicy` takes."""
+    """Return the bound that the policies set on the number, by the one of `selectPolicy`."""
     bounds = [_bound_of(limit, current, moves, now, is_up=is_up) for limit in direction.limits]
     is_widest = direction.select == "Max"
     return max(bounds) if is_widest == is_up else min(bounds)

@@ -11,7 +11,7 @@ _NORMAL = 1.645
 
 
 def t_quantile(degrees: int) -> float:
-    """Which a share of 5 % of Student's t with so many degrees of freedom is above."""
+    """Return the 95 % quantile of Student's t with this number of degrees of freedom."""
     return _T[degrees - 1] if degrees <= len(_T) else _NORMAL
 
 

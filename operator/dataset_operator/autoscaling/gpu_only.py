@@ -60,7 +60,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """What this law remembers beside that of the chain.
+    """Memory of this policy, beside that of the chain.
 
     Attributes:
         seen: (at, utilisation) of the last minutes.

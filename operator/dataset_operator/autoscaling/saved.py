@@ -1,4 +1,4 @@
-"""What of the memory survives the operator, as it stands in an experiment's status.
+"""The part of the memory that survives the operator, in an experiment's status.
 
 It changes only when a recommendation does, so a run that has what it needs writes nothing.
 Intervals are not kept: counters are read anew within a minute.
@@ -78,7 +78,7 @@ def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
 
 
 def save_gpu(memory: GpuMemory) -> Document:
-    """What the law by GPUs tried: it changes only when a try begins or ends."""
+    """Save the tries of the policy by GPUs, which change only when a try begins or ends."""
     saved: Document = {"sharePercent": round(100.0 * memory.share)}
     if memory.probe is not None:
         saved["probe"] = {
@@ -95,7 +95,7 @@ def save_gpu(memory: GpuMemory) -> Document:
 
 
 def restore_gpu(saved: Mapping[str, Any], chain: Memory) -> GpuMemory:
-    """What was tried, for an operator that begins anew."""
+    """Restore the tries, for an operator that starts."""
     probe = saved.get("probe")
     return GpuMemory(
         chain=chain,

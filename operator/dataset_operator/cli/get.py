@@ -23,7 +23,7 @@ from dataset_operator.observed import Document
 
 
 class Output(StrEnum):
-    """How objects are printed."""
+    """Formats of printed objects."""
 
     JSON = "json"
     YAML = "yaml"

@@ -28,7 +28,7 @@ NameArgument = Annotated[str, typer.Argument(help="The experiment.")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Which cluster and namespace a command is about, as the user named them."""
+    """Cluster and namespace of a command, as the user named them."""
 
     namespace: str | None
     context: str | None

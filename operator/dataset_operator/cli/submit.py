@@ -158,7 +158,7 @@ def _upload(manifest: LoadedManifest, storage_root: str | None, upload: Upload) 
 async def _submit(
     cluster: Cluster, manifests: list[LoadedManifest], force: bool, watch: bool
 ) -> bool:
-    """Whether everything that was asked for succeeded."""
+    """Submit the manifests, and return whether all steps succeeded."""
     placed = [_place(cluster, manifest) for manifest in manifests]  # all are right, or none is sent
     for document in placed:
         await _apply(cluster, document, force=force)

@@ -75,7 +75,7 @@ async def _write(cluster: Cluster, document: Document, *, suspend: bool) -> None
 
 
 def is_over(document: Document) -> bool:
-    """Whether its run has ended, one way or the other."""
+    """Return whether its run has ended, one way or the other."""
     status = document.get("status") or {}
     return is_true(status, COMPLETE) or is_true(status, FAILED)
 

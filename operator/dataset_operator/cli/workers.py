@@ -26,7 +26,7 @@ _TARGET_PERCENT = 95  # of the spec, if it says none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What the sentences are made of."""
+    """Facts of the sentences."""
 
     name: str
     status: Mapping[str, Any]
@@ -54,7 +54,7 @@ Sentence = Callable[[_Known], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reason:
-    """What a reason means, in words that come before its message, and what would change it."""
+    """Meaning of a reason, in words before its message, and the remedy."""
 
     means: str
     more: Sentence
