@@ -56,7 +56,7 @@ def to_batch(table: pa.Table, *, weight_column: str | None, label_column: str | 
 
 
 def to_tensors(arrays: Arrays) -> Batch:
-    """Arrays as tensors that a loop may write to: views, copies of what is read-only."""
+    """Return arrays as tensors that a loop may write to: views, or copies of read-only arrays."""
     return {
         name: torch.from_numpy(array if array.flags.writeable else array.copy())
         for name, array in arrays.items()
@@ -122,7 +122,7 @@ def pad_batch(batch: Batch, num_rows: int, request_columns: Collection[str] = ()
 
 
 def empty_batch(schema: pa.Schema, request_columns: Collection[str] = ()) -> Batch:
-    """One row of zeros that weighs nothing, for a rank without rows; its lists are empty.
+    """Return a batch of one row of zeros that weighs nothing; its lists are empty.
 
     Args:
         schema: of the batches' columns.

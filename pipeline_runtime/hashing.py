@@ -59,7 +59,7 @@ def mix64(values: U64) -> U64:
 
 
 def combine(left: U64, right: U64) -> U64:
-    """One hash of two, in which their order counts."""
+    """Combine two hashes to one, which depends on their order."""
     return mix64(left * np.uint64(GOLDEN) + right)
 
 
@@ -80,7 +80,7 @@ def keep_mask(hashes: U64, seed: int, keep_percent: Fraction | int) -> npt.NDArr
 
 
 def position_hash(path: str, row_group: int, first_row: int, num_rows: int) -> U64:
-    """Identity of rows that have no key: where they stand in a file.
+    """Return the identity of rows without a key: their place in a file.
 
     `path` is relative to the table's root, `first_row` counts from the row group's start.
     """
@@ -91,7 +91,7 @@ def position_hash(path: str, row_group: int, first_row: int, num_rows: int) -> U
 
 
 def hash_columns(columns: Sequence[Column], seed: int, kernels: Kernels | None = None) -> U64:
-    """One hash a row over the columns, in their order; null has a hash of its own.
+    """Return one hash per row over the columns, in their order; null has a hash of its own.
 
     Args:
         columns: equally long; integers, booleans, strings, binary, dates, times, timestamps (time
@@ -148,7 +148,7 @@ def bucket_of(
 
 
 def _block_rows(array: pa.Array) -> int:
-    """Rows hashed at once; all of a dictionary's, whose values are then hashed only once."""
+    """Return the number of rows hashed together: all of a dictionary, to hash its values once."""
     return max(1, len(array)) if isinstance(array, pa.DictionaryArray) else _BLOCK_ROWS
 
 
@@ -189,7 +189,7 @@ def _hash_array(array: pa.Array, kernels: Kernels | None) -> U64:
 
 
 def _hash_compiled(array: pa.Array, kernels: Kernels) -> U64 | None:
-    """As `_hash_integers` and `_hash_bytes` do; None for other types."""
+    """Hash like `_hash_integers` and `_hash_bytes`, compiled; None for other types."""
     hashes = np.empty(len(array), dtype=np.uint64)
     if pa.types.is_integer(array.type):
         kernels.hash_integers(_aligned(_primitive(array)), np.uint64(_INTEGER), hashes)
@@ -224,7 +224,7 @@ def _hasher_of(data_type: pa.DataType) -> Callable[[pa.Array], U64] | None:
 
 
 def _hash_integers(array: pa.Array) -> U64:
-    """Integers by value: int8 -1 is int64 -1; it shares its hash with uint64 2**64 - 1."""
+    """Hash integers by value: int8 -1 is int64 -1; it shares its hash with uint64 2**64 - 1."""
     return mix64(_words_of(array) + np.uint64(_INTEGER))
 
 
@@ -254,7 +254,7 @@ def _hash_booleans(array: pa.Array) -> U64:
 
 
 def _hash_dates(array: pa.Array) -> U64:
-    """Days since 1970; date64 counts milliseconds, whose time of day is ignored."""
+    """Hash dates as days since 1970; date64 counts milliseconds, whose time of day is ignored."""
     if pa.types.is_date32(array.type):
         days = _primitive(array.view(pa.int32())).astype(np.int64)
     else:
@@ -271,7 +271,7 @@ def _hash_durations(array: pa.Array) -> U64:
 
 
 def _hash_instants(array: pa.Array, constant: int) -> U64:
-    """Whole seconds and the nanoseconds left, so that no unit overflows."""
+    """Hash instants as whole seconds and nanoseconds, so that no unit overflows."""
     seconds, nanoseconds = split_instants(array)
     return combine(
         mix64(seconds.view(np.uint64) + np.uint64(constant)), nanoseconds.view(np.uint64)
@@ -279,7 +279,7 @@ def _hash_instants(array: pa.Array, constant: int) -> U64:
 
 
 def split_instants(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Timestamps or durations as (seconds, nanoseconds of the second), whatever their unit."""
+    """Return timestamps or durations as (seconds, nanoseconds of the second), for any unit."""
     units = _UNITS_PER_SECOND[array.type.unit]
     values = _primitive(array.view(pa.int64())).astype(np.int64)
     seconds = values // units
@@ -287,7 +287,7 @@ def split_instants(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def _hash_times(array: pa.Array) -> U64:
-    """Nanoseconds since midnight, which no unit overflows."""
+    """Hash times as nanoseconds since midnight, which no unit overflows."""
     width = pa.int32() if array.type.bit_width == 32 else pa.int64()
     nanoseconds = _primitive(array.view(width)).astype(np.int64)
     nanoseconds *= _NANOSECONDS // _UNITS_PER_SECOND[array.type.unit]
@@ -295,7 +295,7 @@ def _hash_times(array: pa.Array) -> U64:
 
 
 def _hash_bytes(array: pa.Array) -> U64:
-    """Strings and binary, by their bytes (UTF-8 for strings)."""
+    """Hash strings and binary values by their bytes (UTF-8 for strings)."""
     data, offsets = _bytes_of(array)
     if offsets[-1] == offsets[0]:
         return np.full(len(array), _mix_int(_BYTES), dtype=np.uint64)

@@ -23,12 +23,12 @@ from pipeline_runtime.arrays.conversion import (
 
 
 def num_rows_of(arrays: Arrays) -> int:
-    """B."""
+    """Return the number of rows, B."""
     return len(arrays[ROW_WEIGHT])
 
 
 def cut_arrays(arrays: Arrays, start: int, rows: int, once: Collection[str] = ()) -> Arrays:
-    """`rows` rows from `start` on: views, but for offsets and the index of requests.
+    """Return `rows` rows from `start` on: views, except offsets and request indices.
 
     Args:
         once: columns that stand once a request, if any do; requests without a row in the cut are
@@ -38,7 +38,7 @@ def cut_arrays(arrays: Arrays, start: int, rows: int, once: Collection[str] = ()
 
 
 def split_parts(parts: Sequence[Arrays], rows: int, once: Collection[str] = ()) -> Iterator[Arrays]:
-    """Cuts of `rows` rows of all parts, one after another; the last has what is left.
+    """Yield cuts of `rows` rows over all parts; the last one has the remaining rows.
 
     One that lies in a single part is as `cut_arrays` makes it, any other is joined.
     """
@@ -76,7 +76,7 @@ def join_arrays(parts: Sequence[Arrays], once: Collection[str] = ()) -> Arrays:
 
 
 def _columns_of(arrays: Arrays) -> list[str]:
-    """Names of the columns; that of lists stands for its two arrays."""
+    """Return the names of the columns; one name for the two arrays of a list column."""
     names: dict[str, None] = {}
     for name in arrays:
         if not name.endswith((VALUES_SUFFIX, OFFSETS_SUFFIX)):
@@ -90,7 +90,7 @@ def _columns_of(arrays: Arrays) -> list[str]:
 
 
 def _columns_of_rows(arrays: Arrays, once: Collection[str]) -> list[str]:
-    """Names of the columns that have a value a row."""
+    """Return the names of the columns that have one value per row."""
     if REQUEST_INDEX not in arrays:
         return _columns_of(arrays)
     return [name for name in _columns_of(arrays) if name not in once and name != REQUEST_INDEX]

@@ -203,7 +203,7 @@ def leave_out_filling(array: Array) -> tuple[npt.NDArray[np.int32], Array, int] 
 
 
 def _lengths(words_BL: Array, fill: Any) -> npt.NDArray[np.int32]:
-    """Items of each row up to the last one that is no filling."""
+    """Return the number of items of each row up to the last one that is no filling."""
     is_item = words_BL != fill
     length = is_item.shape[1]
     from_end = np.argmax(is_item[:, ::-1], axis=1)

@@ -41,7 +41,7 @@ def copy_rows(table: pa.Table) -> pa.Table:
 
 
 def _copy(table: pa.Table) -> pa.Table:
-    """By Arrow's format, which holds of a slice what is in it."""
+    """Copy a table through Arrow's format, which stores only the rows of a slice."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -82,7 +82,7 @@ def find_constants(annotation: Any) -> tuple[str, ...]:
 
 @cache
 def field_names(model: type[SpecModel]) -> Mapping[str, str]:
-    """Field names as a manifest writes them, to Python's."""
+    """Map field names as a manifest writes them to Python's."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 

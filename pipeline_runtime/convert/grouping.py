@@ -46,7 +46,7 @@ def group_rows(rows: pa.Table, layout: NestedLayout) -> Grouped:
 
 
 def first_places(key: pa.Array) -> Int64Array:
-    """For each row the first row with an equal key; a row without a key has itself."""
+    """Return for each row the first row with an equal key; a row without a key has itself."""
     if isinstance(key, pa.ExtensionArray):
         key = key.storage
     codes = key.dictionary_encode().indices

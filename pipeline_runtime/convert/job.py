@@ -236,7 +236,7 @@ class _Job:
             first += window.num_rows
 
     def _with_row_id(self, window: pa.Table, first: int) -> pa.Table:
-        """Rows are numbered in the order of the flat table, from 0."""
+        """Number the rows in the order of the flat table, from 0."""
         if len(self.flat) == len(self.stored):
             return window
         numbers = pa.array(np.arange(first, first + window.num_rows))

@@ -116,7 +116,7 @@ def build_apply(
 
 
 def build_shared(plan: Plan) -> Plan:
-    """`plan`, made safe to use more than once."""
+    """Return `plan`, made safe to use more than once."""
     if isinstance(plan, Constant | Read | Shared):
         return plan
     return Shared(span=plan.span, type=plan.type, plan=plan, can_fail=plan.can_fail)

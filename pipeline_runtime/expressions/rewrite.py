@@ -55,7 +55,7 @@ def not_true(expr: Expression) -> Expression:
 
 
 def rename_columns(expr: Expression, mapping: Mapping[str, str]) -> Expression:
-    """`expr` with every column named in `mapping` under its new name, all at once; quoted."""
+    """Return `expr` with every column in `mapping` renamed, all at once; quoted."""
     nodes = [node for node, _ in walk(expr.root) if isinstance(node, Column)]
     text = expr.text
     for node in sorted(nodes, key=lambda node: node.span.start, reverse=True):

@@ -132,7 +132,7 @@ def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:
 
 
 def _is_readable(name: str) -> bool:
-    """Columns of Lastmile's own in a table are not its data, but for the identity."""
+    """Return whether a column is data: Lastmile's own are not, except the identity."""
     return name == ROW_ID_COLUMN or not name.startswith(INTERNAL_PREFIX)
 
 
@@ -322,7 +322,7 @@ def _pushdown_notes(step: PlannedStep, push: Pushdown) -> tuple[str, ...]:
 
 
 def _fuse(steps: Sequence[PlannedStep], *, fusion: bool) -> tuple[Stage, ...]:
-    """Adjacent steps in one stage; a step with resources of its own, or every one, starts anew."""
+    """Fuse adjacent steps in stages; a step with its own resources, or every one, starts anew."""
     runs: list[list[PlannedStep]] = [[]]
     previous_alone = False
     for step in steps:

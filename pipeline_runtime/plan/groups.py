@@ -67,7 +67,7 @@ def permutation(seed: int, epoch: int, *keys: int, size: int) -> np.ndarray:
 
 
 def rows_per_piece(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = None) -> int:
-    """Rows that a piece has at most: the window, less where rows are wide.
+    """Return the largest number of rows of a piece: the window, less where rows are wide.
 
     Without a shuffle a longer row group is not cut, unless the window is smaller than the default:
     what a piece costs whatever its length, some milliseconds of Python's lock, is a fifth of the

@@ -41,7 +41,7 @@ class Problems:
         )
 
     def check_hashable(self, path: str, names: Sequence[str] | None, schema: pa.Schema) -> None:
-        """Keys are told apart by their hash, which not every type has."""
+        """Check that keys have a type that can be hashed."""
         for name in names or ():
             if name in schema.names:
                 try:

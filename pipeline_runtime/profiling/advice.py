@@ -110,7 +110,7 @@ def _switches(found: Findings) -> Iterator[Advice]:
 
 
 def _columns(found: Findings) -> Iterator[Advice]:
-    """Columns that cost bytes on the whole way and reach nothing."""
+    """Advise to drop columns that cost bytes on the whole way and reach nothing."""
     unused = [column for column in found.columns if column.is_trained_on is False]
     share = sum(column.bytes_ratio for column in unused)
     if unused and share > 0:

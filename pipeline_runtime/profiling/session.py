@@ -121,6 +121,6 @@ def profile_experiment(
 
 
 def _device(experiment: DatasetExperiment) -> torch.device:
-    """As a run: a GPU if the trainers have one and this machine too."""
+    """Return the device of a run: a GPU if the trainers have one and this machine too."""
     wants_gpu = experiment.spec.trainers.gpus_per_replica > 0
     return torch.device("cuda" if wants_gpu and torch.cuda.is_available() else "cpu")

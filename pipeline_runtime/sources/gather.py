@@ -99,7 +99,7 @@ def _is_list_of_numbers(data_type: pa.DataType) -> bool:
 
 
 def _take_lists(array: pa.Array, indices: Int64s) -> pa.Array | None:
-    """None if an item is null, or if there are more items than the type's offsets can count."""
+    """Take lists; None if an item is null or the items exceed the type's offsets."""
     binary = lists_as_binary(array)
     if binary is None:
         return None

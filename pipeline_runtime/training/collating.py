@@ -97,7 +97,7 @@ class _Sent:
     arrived: torch.cuda.Event
 
     def receive(self) -> Batch:
-        """Its tensors, for what the current stream does from now on."""
+        """Return the tensors, for the work of the current stream from now on."""
         stream = torch.cuda.current_stream(self.buffer.device)
         stream.wait_event(self.arrived)
         self.buffer.record_stream(stream)  # it was allocated on the stream of the copies
@@ -130,7 +130,7 @@ class _Gpu:
         return _Sent(slots=slots, buffer=buffer, arrived=arrived)
 
     def _place(self, num_bytes: int) -> torch.Tensor:
-        """Pinned memory that no copy reads any more."""
+        """Return pinned memory that no copy reads any more."""
         self._turn = (self._turn + 1) % len(self._pinned)
         copied = self._copied[self._turn]
         if copied is not None:

@@ -98,7 +98,7 @@ class Position:
         return Position.from_json(self.to_json())
 
     def to_json(self) -> dict[str, Any]:
-        """As saved in a checkpoint."""
+        """Return the position as a checkpoint stores it."""
         return {
             "epoch": self.epoch,
             "epochStart": self.epoch_start,
@@ -160,7 +160,7 @@ def merge_checksums(positions: Iterable[Position]) -> Checksum:
 
 
 def redistribute(positions: list[Position], world_size: int) -> list[Position]:
-    """Positions for another number of ranks: what any rank consumed counts as consumed for all.
+    """Return positions for another number of ranks; rows that any rank consumed stay consumed.
 
     Group indices are the epoch's own, whichever rank read them, so that the union says what is
     left. Totals stay with rank 0.

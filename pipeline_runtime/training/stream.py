@@ -150,7 +150,7 @@ class BatchStream:
         return bool(self._whole) or self._rest_rows >= self.cutting.batch_size
 
     def _arriving(self, epoch: int) -> Iterator[Piece | ReadyPiece]:
-        """Pieces of this epoch; those of later ones, made ahead, are held back."""
+        """Yield the pieces of this epoch, and hold back those of later ones."""
         yield from self._held.pop(epoch, [])
         while self._waiting.get(epoch):
             piece = next(self.pieces, None)
@@ -281,7 +281,7 @@ class BatchStream:
 def explain_no_rows(
     step_names: Sequence[str], counts: Sequence[StepCount], dropped_rows: int
 ) -> str:
-    """Why an epoch had no batch, by what the read and every step gave out."""
+    """Explain why an epoch had no batch, from the rows after the read and every step."""
     rule = "no rows reached the trainer"
     if dropped_rows:
         return (

@@ -20,7 +20,7 @@ _MAX_SHOWN_CHARS = 80
 
 
 def load_settings(file: Path | None, overrides: Mapping[str, str | None]) -> OperatorSettings:
-    """Settings of a file; options that were given come first. Raises UserError."""
+    """Load settings from a file; given options take precedence. Raises UserError."""
     document = _read(file) if file else {}
     document |= {name: value for name, value in overrides.items() if value is not None}
     try:

@@ -127,7 +127,7 @@ async def _release(cluster: Cluster, namespaces: Sequence[str | None]) -> None:
 
 
 async def _release_namespace(cluster: Cluster, namespace: str | None) -> list[str]:
-    """Release all that can be; what could not, and why."""
+    """Release the finalizers of a namespace; return what could not be released, and why."""
     from dataset_operator.api import FINALIZER
 
     failed = []

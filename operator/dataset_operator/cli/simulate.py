@@ -146,7 +146,7 @@ def _load_one(filename: str, overrides: list[str]) -> LoadedManifest:
 
 
 def _check_finite(values: dict[str, float]) -> None:
-    """Click's ranges let NaN pass."""
+    """Refuse values that are not finite: Click's ranges let NaN pass."""
     for option, value in values.items():
         if not math.isfinite(value):
             raise typer.BadParameter(f"must be a finite number, got {value}", param_hint=option)

@@ -62,7 +62,7 @@ class _Reason:
 
 
 def explain_workers(document: Document, now: datetime | None = None) -> Iterator[tuple[str, str]]:
-    """Labels and sentences; nothing before there is a cluster."""
+    """Yield labels and sentences; nothing before there is a cluster."""
     status = document.get("status") or {}
     workers = status.get("dataWorkers")
     if not workers:
@@ -120,7 +120,7 @@ def _count(known: _Known, workers: Mapping[str, Any]) -> str:
 
 
 def _explain(known: _Known) -> tuple[str, _Reason | None]:
-    """Why it is this number, and what would change it if that is known."""
+    """Explain the number of workers, and what would change it if that is known."""
     status = known.status
     active = find_condition(status, api.SCALING_ACTIVE)
     if not is_working(status):

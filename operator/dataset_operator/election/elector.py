@@ -67,7 +67,7 @@ class Elector:
         return self._until is not None
 
     def remaining_seconds(self, now: float) -> float:
-        """For how long it may act; 0 while it does not lead."""
+        """Return the seconds for which it may act; 0 while it does not lead."""
         if self.lost or self._until is None:
             return 0.0
         return max(0.0, self._until - now)

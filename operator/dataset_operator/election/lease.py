@@ -104,5 +104,5 @@ def _parse_time(text: str | None) -> datetime:
 
 
 def _format_time(moment: datetime) -> str:
-    """As Kubernetes' MicroTime, which has all six digits."""
+    """Format a time as Kubernetes' MicroTime, which has all six digits."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -230,7 +230,7 @@ def _parse(model: type[_Model], content: bytes) -> _Model:
 
 
 def _is_unknown(answer: Answer) -> bool:
-    """Ray's own 404; a path that a server does not have says other words."""
+    """Return whether an answer is Ray's own 404 for a job, not a server's for a path."""
     return answer.status == 404 and _UNKNOWN in answer.content.decode(errors="replace")
 
 

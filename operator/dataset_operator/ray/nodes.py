@@ -70,7 +70,7 @@ class NodesAnswer(BaseModel):
 
 
 def name_drain(prefix: str, node_ids: Sequence[str]) -> str:
-    """Id of the job that drains nodes: another one once there are others to drain.
+    """Return the id of the job that drains nodes; other nodes give another id.
 
     Args:
         node_ids: of all that ever were to be drained, those that are gone too: as they go one by

@@ -203,7 +203,7 @@ def _finish_unit(given: Given, plant: Plant, w: int) -> None:
 
 @compiled
 def _release(given: Given, plant: Plant) -> None:
-    """Blocked workers hand over as far as there is credit, the oldest unit first."""
+    """Let blocked workers hand over chunks within the credit, the oldest unit first."""
     while True:
         first = -1
         for w in range(plant.marks[END_PLACE]):

@@ -139,7 +139,7 @@ def _begin(setting: Setting, make_law: MakeLaw, seed: int, place: int) -> _Run:
 
 
 def _least_seconds(setting: Setting) -> float:
-    """With rows always there."""
+    """Return the seconds of the loop with rows always ready."""
     seconds, ends = 0.0, [phase.from_row for phase in setting.phases[1:]]
     for phase, end in zip(setting.phases, [*ends, setting.rows], strict=True):
         steps = (min(end, setting.rows) - phase.from_row) / setting.batch_rows
@@ -175,7 +175,7 @@ def _read_gpu(cluster: Cluster, computed: float, noise: float) -> float | None:
 
 
 def _blind(setting: Setting, sample: Sample) -> Sample:
-    """In an outage nothing is known but the pods."""
+    """Keep only the pods of a sample, as in an outage of metrics."""
     if any(first <= sample.at < last for first, last in setting.outages):
         return replace(sample, trainer=None, workers=None, gpu_utilization=None)
     return sample

@@ -127,7 +127,7 @@ class Cluster:
         )
 
     def _loop_seconds(self) -> float:
-        """As the runtime tells it: the clock without pauses, a wait in it before it is counted."""
+        """Return the loop's seconds as the runtime reports them: no pauses, but open waits."""
         plant = self.plant
         paused = float(plant.sums[events.PAUSED_SECONDS])
         if plant.marks[events.TRAINER] == events.PAUSED:
@@ -139,7 +139,7 @@ class Cluster:
         self.time = float(self.plant.now[events.TIME]) if self.has_ended else until
 
     def _match(self) -> None:
-        """Pods as they were asked for, as far as the cluster places them."""
+        """Match the pods to the requested number, as far as the cluster places them."""
         state, drains = self._places()
         there = int(np.count_nonzero((state != events.FREE) & (drains == 0)))
         missing = self.desired - there
@@ -153,7 +153,7 @@ class Cluster:
         self._unplaced += [self.time] * (waiting - len(self._unplaced))
 
     def _places(self) -> tuple[events.Ints, events.Ints]:
-        """States and drains of the places that may be taken."""
+        """Return states and drains of the places that may be taken."""
         end = self.plant.marks[events.END_PLACE]
         return self.plant.state[:end], self.plant.drains[:end]
 

@@ -172,7 +172,7 @@ def _last_part(moments: Sequence[Moment]) -> Sequence[Moment]:
 
 
 def _extend(moments: Sequence[Moment], samples: float) -> tuple[float, float]:
-    """Seconds and paid worker seconds until so many samples are trained on, some of them here."""
+    """Return the seconds and paid worker seconds until this many samples are trained on."""
     if samples > moments[-1].rows:
         # In the last period the run ends, so that part of it is empty.
         last, middle = moments[-2], moments[len(moments) // 2]

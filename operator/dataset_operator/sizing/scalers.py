@@ -21,7 +21,7 @@ class Autoscaler:
         return self.last.desired
 
     def restart(self) -> None:
-        """Nothing restarts it here."""
+        """Do nothing: no simulation restarts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +35,4 @@ class Constant:
         return self.workers
 
     def restart(self) -> None:
-        """Nothing is remembered."""
+        """Do nothing: it has no memory."""

@@ -69,7 +69,7 @@ def _format_known(value: float | None) -> str:
 
 
 def describe(simulation: Simulation) -> Iterator[tuple[str, str]]:
-    """Labels and sentences: what is needed, by which rates, for how much, and what was assumed."""
+    """Yield labels and sentences: need, rates, cost and assumptions."""
     need, assumed = simulation.need, simulation.assumed
     spread = f"{need.workers_low:.3g} to {need.workers_high:.3g} by what was measured"
     yield (
@@ -214,7 +214,7 @@ def _draw_workers(simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _draw_idle(simulation: Simulation) -> list[dict[str, Any]]:
-    """Only as long as the autoscaler's run: one that starves takes many times that."""
+    """Draw idle shares as long as the autoscaler's run: a starved one takes many times that."""
     end = simulation.curves[0].seconds[-1]
     lines, shown = [], set()
     for outcome, curve in zip(simulation.policies, simulation.curves, strict=True):

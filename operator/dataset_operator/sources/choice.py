@@ -14,7 +14,7 @@ from dataset_operator.sources.prometheus import PrometheusSource
 def build_source(
     settings: MetricsSettings, session: aiohttp.ClientSession, reach_pod: ReachPod
 ) -> MetricsSource:
-    """One for the whole process.
+    """Build the metrics source of the whole process.
 
     Args:
         session: for requests to a Prometheus.

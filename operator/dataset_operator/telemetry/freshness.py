@@ -59,7 +59,7 @@ async def _list_versions(kube: Lister, namespaces: Collection[str]) -> dict[Key,
 
 
 def find_staleness(watched: Watched) -> str | None:
-    """Why the watch counts as dead; None while it is alive."""
+    """Return why the watch counts as dead; None while it is alive."""
     missed = watched.find_oldest_missed()
     if missed is None or missed[1] <= DEAD_SECONDS:
         return None

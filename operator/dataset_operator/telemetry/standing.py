@@ -93,7 +93,7 @@ def _read_times(status: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _parse(text: str | None) -> float | None:
-    """Unix seconds; None for what is no time, as somebody else may have written it."""
+    """Parse a time as Unix seconds; None for any other text, which somebody may have written."""
     try:
         return parse_time(text or "").timestamp()
     except ValueError:
@@ -101,7 +101,7 @@ def _parse(text: str | None) -> float | None:
 
 
 def _read_counts(status: Mapping[str, Any]) -> dict[str, int]:
-    """From the run's beginning on, so that the first one is seen as one more."""
+    """Read the counts since the run's beginning, so that its first event raises a counter."""
     if "run" not in status:
         return {}
     return {

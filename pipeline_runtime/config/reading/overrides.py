@@ -105,7 +105,7 @@ def _index(path: Path) -> Path:
 
 
 def parse_override(override: str) -> tuple[Path, JsonValue]:
-    """Path and value of `path=value`.
+    """Parse the path and the value of `path=value`.
 
     Raises:
         ValueError: there is no '=', or the path or the value cannot be read.

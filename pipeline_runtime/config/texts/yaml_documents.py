@@ -81,7 +81,7 @@ class Document:
     warnings: tuple[Problem, ...]
 
     def place_of(self, path: Path) -> Place | tuple[None, None]:
-        """Line and column of a field, or of the nearest part of its path that is there."""
+        """Return line and column of a field, or of the nearest part of its path that exists."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.places:
                 return self.places[path[:length]]

@@ -203,7 +203,7 @@ def _reduce_segments(ufunc: np.ufunc, values: np.ndarray, starts: np.ndarray) ->
 
 
 def _check_sums(values: np.ndarray, starts: np.ndarray) -> None:
-    """Integers wrap silently in NumPy: sum in floats first, and exactly where those come close."""
+    """Refuse sums that overflow: compare float sums first, and exact ones near the limit."""
     rough = np.abs(np.add.reduceat(values.astype(np.float64), starts))
     limits = np.iinfo(values.dtype)
     if rough.max() < limits.max / 2:

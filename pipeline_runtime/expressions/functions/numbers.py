@@ -40,7 +40,7 @@ def _abs(span: Span, args: Arguments) -> Plan:
 
 
 def _to_integral(name: str, kernel: Kernel) -> Rule:
-    """Rounding: integers stay as they are, floats keep their type."""
+    """Round a value; integers stay as they are, floats keep their type."""
 
     def rule(span: Span, args: Arguments) -> Plan:
         if pa.types.is_integer(args[0].type):
@@ -96,7 +96,7 @@ def _extreme(name: str, kernel: Kernel) -> Rule:
 
 
 def _choose_zoned(kernel: Kernel, *times: Datum) -> Datum:
-    """Arrow compares timestamps of a zone, but has no minimum of them: the instants have one."""
+    """Choose the least or greatest instant, since Arrow has none for timestamps with a zone."""
     zoned = times[0].type
     return kernel(*(time.cast(pa.timestamp(zoned.unit)) for time in times)).cast(zoned)
 

@@ -90,7 +90,7 @@ def _is_folded(data_type: pa.DataType) -> bool:
 
 
 def _same_as_previous(array: pa.Array) -> BoolArray:
-    """`equal_to_previous`, of folded lists by comparing only those that are different places."""
+    """Return `equal_to_previous`; of folded lists, compare only different places."""
     if not _is_folded(array.type):
         return equal_to_previous(array)
     codes = array.indices.to_numpy()

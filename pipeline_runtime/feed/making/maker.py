@@ -151,7 +151,7 @@ class PieceMaker:
             self._begun.clear()
 
     def close(self) -> None:
-        """Nothing more is asked for; what is being read ends by itself."""
+        """Stop: no more calls follow. A read in progress ends by itself."""
         self.rest()
         if self._reading is not None:
             self._reading.shutdown(wait=False, cancel_futures=True)

@@ -45,7 +45,7 @@ class _Column:
     _num_bytes: int = 0
 
     def num_bytes(self, num_rows: int) -> int:
-        """Arrow bytes of the rows that are left; their share of what was read while not copied."""
+        """Return Arrow bytes of the remaining rows; estimated until they are copied."""
         array: Any = self.read if self.now is None else self.now
         if self._sized is not array:  # Arrow adds up every buffer of every chunk
             self._sized, self._num_bytes = array, int(array.nbytes)

@@ -236,7 +236,7 @@ def read_unit(
 
 
 def _num_bytes(part: SourceRows) -> int:
-    """As rows that repeat what stands once a request."""
+    """Return the Arrow bytes of flat rows, which repeat the columns of their request."""
     if isinstance(part, pa.Table):
         return int(part.nbytes)
     requests, num_requests = int(part.requests.nbytes), max(1, len(part.counts))
@@ -246,7 +246,7 @@ def _num_bytes(part: SourceRows) -> int:
 def _read_pieces(
     stream: StreamPlan, group: Group, piece_rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[_Part]:
-    """At most `piece_rows` rows at a time; a group of several units fits that (see plan.groups)."""
+    """Read at most `piece_rows` rows at a time; a group of several units fits (see plan.groups)."""
     wanted = stream.read_columns if columns is None else columns
     started = time.perf_counter()
     parts: list[SourceRows] = []
@@ -351,7 +351,7 @@ def _with_row_hash(
 
 
 def _with_column(table: pa.Table, hashes: pa.Array) -> pa.Table:
-    """Not by append_column: without a column a table forgets how many rows it has."""
+    """Append a column, also to a table without columns, whose append_column forgets its rows."""
     schema = table.schema.append(pa.field(ROW_HASH_COLUMN, hashes.type))
     return pa.Table.from_arrays([*table.columns, hashes], schema=schema)
 

@@ -100,7 +100,7 @@ def _draw_shares(axes: Axes, plot: SupplyPlot, unit: float) -> None:
 
 
 def _draw_workers(axes: Axes, plot: SupplyPlot, unit: float) -> None:
-    """As steps; a triangle shows what was asked for, and in which direction."""
+    """Draw workers as steps; a triangle shows a requested change and its direction."""
     series = plot.workers
     if len(series.values_N):
         shown = thin_indices(series.values_N)
