@@ -1,8 +1,8 @@
-"""A batch before it is tensors: Arrow tables as numpy arrays, cut, joined and packed in one buffer.
+"""Batches before they are tensors: numpy arrays of Arrow tables, cut, joined, packed in a buffer.
 
-Without torch, since readers do this work too and should neither wait for it nor hold it in memory;
-`batches` makes tensors of arrays, where the trainer is.
+It does not import torch: readers do this work too, and should neither wait for torch nor hold it in
+memory. `batches` makes tensors of arrays in the trainer's process.
 
-`conversion` (Arrow to arrays, and what has no array) → `cuts` (by rows) → `packing` (for the wire
-and for a GPU, lists that are mostly filling without it) → `batches`.
+`conversion` (Arrow to arrays, and values without an array) → `cuts` (by rows) → `packing` (for the
+wire and for a GPU, without the filling of lists) → `batches`.
 """

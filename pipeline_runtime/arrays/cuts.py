@@ -1,7 +1,7 @@
-"""Batches cut and joined by rows.
+"""Cuts batches by rows, and joins them.
 
-Readers convert a piece at once and cut it into batches; the trainer joins what is left of several.
-Cut and joined again, rows are what they were, but that a request stands once for each part.
+Readers convert a whole piece and cut it into batches; the trainer joins the remaining rows of
+several pieces. Cutting and joining keep the rows, but a request is stored once for each part.
 
 Shapes: B rows of a batch, n of a cut, N items of all lists of a column, Q requests.
 """

@@ -1,10 +1,10 @@
-"""A batch as one buffer: its arrays one after another, and slots that tell them apart.
+"""A batch as one buffer: its arrays one after another, and slots that describe them.
 
-What travels is one object, whatever the number of columns, and a GPU copies it at once. An array
-of rows that mostly end with the same value, as padded sequences do, is packed without that filling:
-the items of all rows, and each row's number of them (the values and row lengths of a compressed
-sparse row matrix whose columns are a row's first places). It is filled up where it is unpacked.
-Bits are kept whatever they mean. A buffer may be compressed as a whole, by a codec of Arrow's.
+One object is sent, whatever the number of columns, and copied to a GPU at once. If most rows of an
+array end with the same value, as padded sequences do, it is packed without that filling: the items
+of all rows, and the number of items of each row (the values and row lengths of a compressed sparse
+row matrix whose columns are the first places of a row). Unpacking fills it up again. All bits are
+preserved. One of Arrow's codecs may compress the whole buffer.
 
 Shapes: B rows, L items of a row with its filling, K items of all rows without it.
 """

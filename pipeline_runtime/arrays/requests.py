@@ -1,6 +1,6 @@
-"""`REQUEST_COLUMN` taken apart: the requests of a table's rows, of which `conversion` makes arrays.
+"""Takes `REQUEST_COLUMN` apart: `conversion` makes arrays of the requests of a table's rows.
 
-`feed.making.stage_rows` makes the column of a whole piece; a table may be cut from several pieces.
+`feed.making.stage_rows` makes the column for a whole piece; a table may be cut from several pieces.
 """
 
 from __future__ import annotations

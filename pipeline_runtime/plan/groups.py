@@ -1,10 +1,10 @@
-"""From units (row groups) to groups: what one reader reads, shuffles within, and hands on in order.
+"""From units (row groups) to groups: rows that one reader reads, shuffles and delivers in order.
 
 Units are permuted by (seed, epoch) and cut into groups at plan time, so that a batch depends only
-on (plan, seed, epoch, group, index) and never on which worker made it. A group longer than the
-window is handed on in pieces of at most `rows_per_piece` rows; rows are permuted within a piece.
-The ranks of a loader share the groups equally, to the row (`share_groups`), so that none trains on
-padding while others have rows.
+on (plan, seed, epoch, group, index) and never on the worker that made it. A group longer than the
+window is delivered in pieces of at most `rows_per_piece` rows; rows are permuted within a piece.
+The ranks of a loader get equal shares of the groups, to the row (`share_groups`), so that no rank
+trains on padding while others have rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Choose the columns that a reader keeps once per request, with reasons.
 
-A step that reads only such columns gives such columns, so what leaves the last step once a request
-is known before anything runs (`shared_after`), and `stage_rows` goes by the same rule.
+A step that reads only such columns returns such columns. So the plan knows which columns leave the
+last step once per request (`shared_after`); `stage_rows` follows the same rule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chunks that wait to be cut into batches, and the rows of a batch before they are joined.
+"""Pieces that wait to be cut into batches, and the rows of a batch before they are joined.
 
 `stream` decides which rows make a batch and counts them; `collating` makes arrays of them, ahead of
 need where it can.

@@ -1,11 +1,11 @@
-"""The rows of a batch to tensors on the device, while the trainer works on the batch before.
+"""Makes tensors on the device from a batch's rows, while the trainer works on the previous one.
 
-Only what no other rank has a say in is done ahead: rows of a piece that has arrived are converted,
-and copied to a GPU. Which rows a step consumes is decided when it is taken.
+It does only such work ahead as does not depend on other ranks: it converts the rows of an arrived
+piece and copies them to a GPU. The rows that a step consumes are decided when the step takes them.
 
-A GPU's batch is packed in pinned memory and copied at once, on a stream beside that of the model;
-its tensors are views of the one buffer there, but for those that are filled up. The model's stream
-waits for the copy, the trainer does not.
+A GPU's batch is packed in pinned memory and copied at once, on a stream beside that of the model.
+Its tensors are views of the one buffer there, except those that are filled up. The model's stream
+waits for the copy; the trainer does not.
 """
 
 from __future__ import annotations

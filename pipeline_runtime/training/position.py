@@ -1,7 +1,7 @@
 """The position of a rank in its rows, with the checksum of the rows that reached the model.
 
-A position says which pieces of the current epoch were consumed, whole or in part, so that a
-resumed run reads what is left and nothing twice. It is saved in every checkpoint, a rank each.
+A position records which pieces of the current epoch were consumed, completely or in part, so that
+a resumed run reads the remaining rows and none twice. Every checkpoint has one per rank.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""From pieces to batches of exact size, one epoch after another, in step with the other ranks.
+"""From pieces to batches of exact size, epoch after epoch, in step with the other ranks.
 
-Owns the order in which rows reach the model, what a position counts as consumed, and the remainder
-at an epoch's end. Before it runs the feed; after it `collating` makes tensors of each batch's rows.
+Owns the order in which rows reach the model, the rows that a position counts as consumed, and the
+remaining rows at the end of an epoch. Before it runs the feed; after it `collating` makes tensors
+of each batch's rows.
 
-A piece's whole batches come first, then what is left of several pieces together, as soon as it
-fills a batch: so readers can make batches of a piece without knowing of the others. Under
-`preserveOrder` batches run on from piece to piece.
+The whole batches of a piece come first. The remaining rows of several pieces follow together, as
+soon as they fill a batch, so that readers can make the batches of a piece independently. Under
+`preserveOrder` batches continue from piece to piece.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The making of pieces: one group of rows is read, goes through the steps and is cut into pieces.
+"""Makes pieces: reads a group of rows, runs the steps, and cuts the rows into pieces.
 
-`maker` answers requests for pieces, be its reader a thread, a process or an actor. `work` reads a
-group and runs the steps on `stage_rows`; `found_requests` finds rows of one request in flat tables.
+`maker` serves requests for pieces in a thread, a process or an actor. `work` reads a group and runs
+the steps on `stage_rows`; `found_requests` finds the rows of one request in flat tables.
 """

@@ -1,10 +1,10 @@
-"""Pieces made ready by their readers: mini-batches cut and collated where their rows are made.
+"""Batches made by readers: mini-batches are cut and collated where their rows are made.
 
-What the trainer's process would do for each batch and column is done by data workers, once a piece.
-A piece's batches begin with its first row; what is left over at its end is joined with that of
-other pieces (`training.stream`). Where the order of rows is fixed (`preserveOrder`), batches run
-on from piece to piece, so that only the trainer can cut them. `Pipeline.loader`, whose readers are
-threads of the trainer, lets them convert the rows even so, and cuts views of their arrays.
+Data workers do this work once per piece; the trainer's process would do it for each batch and
+column. The batches of a piece begin with its first row. Its remaining rows are joined with those of
+other pieces (`training.stream`). If the order of rows is fixed (`preserveOrder`), batches continue
+from piece to piece, so that only the trainer can cut them. The readers of `Pipeline.loader` are
+threads of the trainer: they convert the rows in either case, and the trainer cuts views of arrays.
 """
 
 from __future__ import annotations

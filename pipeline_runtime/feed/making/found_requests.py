@@ -1,9 +1,9 @@
-"""Flat rows found to be requests: what a reader does with a table that is not stored by request.
+"""Find requests in flat rows, for a table that is not stored by request.
 
-Rows that follow one another with an equal key and all request columns equal byte by byte share an
-entry, so that the steps that read only those columns run once a request (`stage_rows`). A null key
-is no key. Rows of a request that do not lie together are several entries: `lastmile convert` brings
-them together for good.
+Consecutive rows share an entry if their keys are equal and all request columns are equal byte by
+byte. Steps that read only those columns then run once per request (`stage_rows`). A null key never
+matches. Rows of a request that are not adjacent have several entries; `lastmile convert` stores
+them together.
 """
 
 from __future__ import annotations

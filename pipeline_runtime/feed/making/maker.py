@@ -1,9 +1,9 @@
-"""Making pieces one by one when asked: what a reader does, be it an actor or a thread.
+"""Makes pieces one by one on request: the work of a reader: an actor, a process or a thread.
 
-A group that has more than one piece stays open between two calls, so that asking for its pieces in
-order reads it once. Where a plan reads ahead, as from a store, threads read the next rows of a
-group while pieces are made of those before; and of the group that is told to come next, its first.
-Where rows of a flat table are to be found to be requests, a reader does so as long as that pays.
+A group with more than one piece stays open between two calls, so that its pieces, requested in
+order, read it once. If a plan reads ahead, as from a store, threads read the next rows of a group
+while earlier ones become pieces, and the first rows of the next group. A reader looks for requests
+in the rows of a flat table as long as that pays.
 """
 
 from __future__ import annotations

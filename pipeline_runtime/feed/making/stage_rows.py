@@ -1,13 +1,13 @@
-"""Rows on their way through a stage: a column is copied when a step reads it, or at the end.
+"""The rows of a piece in a stage: a column is copied when a step reads it, or at the end.
 
-Columns that are equal within a request stand once a request, in `requests`, rows of their own; a
-row knows its request's place among them. A step that reads nothing else runs there, so once a
-request; for any other step, and at the end, they are repeated.
+Columns that are equal within a request are stored once per request, as rows of their own in
+`requests`; each row knows its request's place among them. A step that reads no other column runs on
+the requests. For any other step, and at the end, the columns are repeated.
 
-A step is asked for its rows with just the columns that it reads, over the rows that are left then.
-What it only passes through (the wide lists, mostly) stays where it was read until the last step has
-said which rows are left, and is copied once. With fusion off a stage holds one step, and every
-step's rows are copied: the rows are the same.
+A step gets the remaining rows with only those columns that it reads. The other columns, mostly wide
+lists, stay as they were read until the last step has decided which rows remain; then they are
+copied once. With fusion off, a stage has one step, and the rows are copied after each: the result
+is the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Choose the cheaper of two ways to make a stream's chunks by measuring both.
+"""Choose the cheaper of two ways to make a stream's pieces by measuring both.
 
-Both give the same rows, and which is cheaper depends on the table, the steps and the machine. A
-reader tries both on its first groups, goes on with the cheaper one, and tries the other now and
-then, since tables change on their way and machines do other things.
+Both give the same rows. Their costs depend on the table, the steps and the machine. A reader tries
+both on its first groups and continues with the cheaper one. It tries the other one from time to
+time, since tables and the load of machines change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The work on one group, without Ray: read its units, run the steps, shuffle, hand on pieces.
+"""The work on one group, without Ray: read its units, run the steps, shuffle, yield pieces.
 
-Any engine under the feed calls `read_group` for the first stage and `run_stage` for stages that run
-apart; the rows are the same whichever engine, worker or order it was.
+Every engine of the feed calls `read_group` for the first stage and `run_stage` for stages that run
+separately. The rows do not depend on the engine, the worker or the order.
 """
 
 from __future__ import annotations
