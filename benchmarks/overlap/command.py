@@ -68,7 +68,7 @@ def main() -> int:
 def _explain_indicative(
     options: argparse.Namespace, load: float, levels: Sequence[records.Document]
 ) -> list[str]:
-    """Why no bar can be said to be met or missed; nothing if one can."""
+    """Return the reasons why this run can judge no target; nothing if it can judge one."""
     reasons = []
     if options.rows < DEFAULT_ROWS:
         reasons.append(f"{options.rows:,} rows of {DEFAULT_ROWS:,}")

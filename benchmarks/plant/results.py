@@ -56,7 +56,7 @@ def build_results(
 
 
 def _explain_indicative(share: float, load: float) -> list[str]:
-    """Why this is no measurement; nothing if it is one."""
+    """Return the reasons why this is no measurement; nothing if it is one."""
     reasons = {
         f"{share:g} of the rows": share < 1.0,
         f"other work ran beside it, load average {load}, and starts of workers changed with it": (

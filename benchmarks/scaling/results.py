@@ -52,7 +52,7 @@ def build_results(measured: Measured, environment: Mapping[str, Any]) -> Documen
 
 
 def _explain_indicative(settings: Settings, loads: Sequence[float]) -> list[str]:
-    """Why no bar can be said to be met or missed by this run; nothing if one can."""
+    """Return the reasons why this run can judge no target; nothing if it can judge one."""
     reasons = {
         f"data nodes {settings.nodes} of {FULL_NODES}": settings.nodes != FULL_NODES,
         f"{settings.rounds} rounds of {FULL_ROUNDS}": settings.rounds < FULL_ROUNDS,

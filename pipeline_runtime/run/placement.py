@@ -1,4 +1,4 @@
-"""Which nodes of a Ray cluster do what: data work on the labelled ones, training on the others.
+"""Placement on a Ray cluster: data work on the labelled nodes, training on the others.
 
 The operator labels its groups by `ray-subcluster`, the one key that Ray Data counts its budget by
 too (a selector on any other key places tasks and still budgets over all nodes). A cluster without
@@ -24,7 +24,7 @@ JOIN_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where executions and ranks go.
+    """Placement of executions and ranks.
 
     Attributes:
         data: labels of the nodes for data work; None: any node.

@@ -131,7 +131,7 @@ def machine_without_gpus() -> report.Machine:
 
 
 def read_size(stream: StreamPlan, counts: Sequence[StepCount]) -> report.DatasetRead:
-    """What there was to read, and what was read."""
+    """Return the size of the dataset, and of the part that was read."""
     pruning = stream.scan.pruning
     return report.DatasetRead(
         files=pruning.files_total,

@@ -14,6 +14,11 @@ PYTHON_FILES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder
 LOCKS = ("requirements.lock", "tools/go-requirements.lock")
 AN_INDEX = re.compile(r"https?:|--(extra-)?index|--find-links|--trusted-host| @ ")
 
+# "Return whether …", not "Whether …".
+NO_FIRST_WORD = re.compile(
+    r'^ *"""(How|Of|That|These|Those|What|When|Where|Whether|Which|Who|Why)\b.*', re.MULTILINE
+)
+
 
 def phony_targets() -> list[str]:
     """Return the targets that the Makefile declares."""
@@ -82,3 +87,12 @@ def test_every_module_says_what_it_owns() -> None:
     packages = [path for path in PYTHON_FILES if "tests" not in path.parts]
     without = [path for path in packages if ast.get_docstring(ast.parse(path.read_text())) is None]
     assert [str(path.relative_to(ROOT)) for path in without] == []
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line[0].strip()}"
+        for path in PYTHON_FILES
+        for line in NO_FIRST_WORD.finditer(path.read_text())
+    ]
+    assert found == []

@@ -29,7 +29,7 @@ _RUNNING_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What the signals say.
+    """Estimates from the signals.
 
     Attributes:
         need, need_low, need_high: workers, all busy, with 95 % bounds.
@@ -61,7 +61,7 @@ class Estimate:
 
 
 def estimate(memory: Memory) -> Estimate | None:
-    """What the intervals say; None while they are too few."""
+    """Estimate from the intervals; None while they are too few."""
     blocks = memory.blocks
     if len(blocks) < 2:
         return None
@@ -130,7 +130,7 @@ def _share_waits(intervals: tuple[Interval, ...], number: int) -> list[float]:
 
 
 def _bound(shares: list[float], side: float) -> float:
-    """Of the mean, 95 %, above (1) or below (-1); of a single one nothing can be said."""
+    """Return the 95 % bound of the mean, above (1) or below (-1); of one value the widest."""
     if len(shares) < 2:
         return 0.0 if side < 0.0 else 1.0
     error = math.sqrt(squares_of(shares) / (len(shares) - 1) / len(shares))

@@ -68,7 +68,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plateau:
-    """What so many workers brought in a clean window with the trainers starved.
+    """Throughput of a number of workers in a clean window with the trainers starved.
 
     Attributes:
         compute_seconds: of a busy worker for one row, reading left out.
@@ -110,7 +110,7 @@ class SaturationPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the law knows from before; `Memory(since=…)` is that of a law that starts.
+    """Memory of the policy; `Memory(since=…)` is that of a policy that starts.
 
     Attributes:
         since: from when on recommendations were kept: without a whole window of them nothing is
@@ -176,7 +176,7 @@ def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Me
 
 
 def _note_move(memory: Memory, sample: Sample) -> Memory:
-    """What became of the last decision, or what somebody else asked for."""
+    """Record the effect of the last decision, or a number that somebody else set."""
     moves = memory.moves
     if memory.desired is not None and memory.desired != sample.desired:
         moves = (*moves, Move(at=sample.at, before=memory.desired, after=sample.desired))
@@ -184,7 +184,7 @@ def _note_move(memory: Memory, sample: Sample) -> Memory:
 
 
 def _keep_recent(intervals: tuple[Interval, ...], oldest: float) -> tuple[Interval, ...]:
-    """Those that end after `oldest`, and before them as many as it takes for enough steps."""
+    """Return the intervals that end after `oldest`, and earlier ones for enough steps."""
     steps = sum(interval.steps for interval in intervals)
     first = 0
     while intervals[first].end <= oldest and steps - intervals[first].steps >= MIN_STEPS:
@@ -257,7 +257,7 @@ def _drop_before_change(memory: Memory) -> Memory:
 
 
 def _is_of_reading(before: Sequence[Block], after: Sequence[Block]) -> bool:
-    """Whether the need changed mostly by how long rows are read, and by hardly anything else."""
+    """Return whether the need changed almost only because the time to read rows did."""
     change = math.log(_mean_need(after) / _mean_need(before))
     computed = [_compute_seconds(blocks) for blocks in (before, after)]
     if min(computed) <= 0.0:
@@ -276,7 +276,7 @@ def _mean_demand(blocks: Sequence[Block]) -> float:
 
 
 def _compute_seconds(blocks: Sequence[Block]) -> float:
-    """Of a worker for one row that it makes, reading left out."""
+    """Return a worker's seconds for one row, without reading."""
     intervals = [interval for block in blocks for interval in block.intervals]
     computed = sum(interval.compute_seconds for interval in intervals)
     return computed / sum(interval.made_rows for interval in intervals)

@@ -29,7 +29,7 @@ _MAX_DOUBLINGS = 10
 
 
 def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memory]:
-    """How many workers there should be from now on.
+    """Decide the number of workers from now on.
 
     Args:
         memory: what the decision before gave, or `Memory(since=now)`.
@@ -127,7 +127,7 @@ def _find_elsewhere(found: Estimate | None, sample: Sample, rules: Rules) -> Bot
 
 
 def _list_inputs(found: Estimate | None, sample: Sample) -> dict[str, float]:
-    """What the decision rests on, by name, for the log."""
+    """Return the inputs of the decision by name, for the log."""
     pods = {"ready": float(sample.pods.ready), "stuck": float(sample.pods.stuck)}
     gpu = {} if sample.gpu_utilization is None else {"gpuUtilization": sample.gpu_utilization}
     if found is None:

@@ -35,7 +35,7 @@ WINDOW_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the rules look at."""
+    """Inputs of the rules."""
 
     memory: Memory
     sample: Sample
@@ -70,7 +70,7 @@ def withdraw_stuck(known: Known) -> Verdict | None:
 
 
 def hold_unknown(known: Known) -> Verdict | None:
-    """What is not known changes nothing."""
+    """Keep the number of workers while signals are unknown."""
     sample = known.sample
     if sample.trainer is not None and sample.workers is not None:
         return None
@@ -119,7 +119,7 @@ def start_cold(known: Known) -> Verdict | None:
 
 
 def _after_first(memory: Memory) -> tuple[Interval, ...]:
-    """Those after the first rows came: until then trainers wait however many workers there are."""
+    """Return the intervals after the first rows, before which trainers wait in any case."""
     first = (i for i, interval in enumerate(memory.intervals) if interval.rows > 0.0)
     return memory.intervals[next(first, len(memory.intervals)) + 1 :]
 

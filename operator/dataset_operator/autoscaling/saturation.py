@@ -112,7 +112,7 @@ def _find_comparable(memory: Memory, now: Plateau) -> Plateau | None:
 
 
 def _is_steady(memory: Memory, before: Plateau, now: Plateau) -> bool:
-    """Whether the rows that are missing are none that became dearer meanwhile.
+    """Return whether missing rows are not explained by rows that became more expensive.
 
     A trend of the workers' rate at this number, as far as it may be one (two standard errors), must
     not explain half of them.
@@ -148,7 +148,7 @@ def _list_rates(memory: Memory, ready: int) -> list[tuple[float, float]]:
 
 
 def _judge_probe(memory: Memory, point: SaturationPoint, now: Plateau, at: float) -> Memory:
-    """Whether more than was ever there came; the saturation point lies slightly below that."""
+    """Judge a probe: if throughput rose above the previous maximum, move the saturation point."""
     error = _measure_noise(_list_rates(memory, now.workers)) / math.sqrt(now.num_blocks)
     if now.workers <= point.workers or now.workers / point.workers - 1.0 < 2.0 * error:
         return memory
@@ -243,7 +243,7 @@ def _find_enough(plateaus: tuple[Plateau, ...]) -> int:
 
 
 def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
-    """What was seen under another demand, or with slower workers; a probe whose time has come."""
+    """Forget observations under another demand or with slower workers, and due probes."""
     point = memory.saturation
     if point is not None:
         if _is_another_source(memory, point, sample.pods.ready):
@@ -259,7 +259,7 @@ def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
 
 
 def _is_another_source(memory: Memory, point: SaturationPoint, ready: int) -> bool:
-    """Whether so many workers could bring other than they did, for better or for worse."""
+    """Return whether this number of workers may have another throughput than it had."""
     rates = [rate for _, rate in _list_rates(memory, ready)]
     if len(rates) < _MIN_TREND_BLOCKS:
         return False

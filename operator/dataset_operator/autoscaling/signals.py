@@ -1,4 +1,4 @@
-"""What is known of a run at one moment, and what went on between two of them.
+"""Signals of a run at one moment, and of the interval between two moments.
 
 A source makes a `Sample` every control period; two samples of one attempt make an `Interval`.
 """
@@ -53,7 +53,7 @@ class WorkerCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What one reading told; None: not known, or not all of it.
+    """Values of one reading; None: unknown, or not known of all workers.
 
     Attributes:
         data_workers: that have delivered rows and answer.
@@ -89,7 +89,7 @@ _MIN_STUCK_SECONDS = 300.0
 
 
 def stuck_after_seconds(start_seconds: float | None) -> float:
-    """How long a pod may be pending before nobody counts on it, by the usual start."""
+    """Return the seconds after which a pending pod counts as stuck, by the usual start."""
     return max(_STUCK_STARTS * (start_seconds or 0.0), _MIN_STUCK_SECONDS)
 
 
@@ -118,7 +118,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """What went on between two samples, all of it known.
+    """The interval between two samples, all of it known.
 
     Attributes:
         end: when the later sample was taken.
@@ -144,7 +144,7 @@ class Interval:
 
     @property
     def unstarved_seconds(self) -> float:
-        """What the loop would have taken with rows always there."""
+        """Seconds that the loop would have taken with rows always ready."""
         return self.loop_seconds - self.production_seconds
 
     @property

@@ -1,4 +1,4 @@
-"""Why a run has as many data workers as it has, and what would change it: a part of `describe`.
+"""Explain the number of data workers of a run, and what would change it, for `describe`.
 
 From the experiment alone. What keeps the number stands in its conditions, with the numbers of then;
 here it is said what that means, by its reason, and what it would take for more or for fewer.

@@ -13,7 +13,7 @@ class Leadership(Protocol):
         """Return whether it acts."""
 
     def find_staleness(self) -> str | None:
-        """Why its standing by counts as dead; None while it is alive."""
+        """Return why its standing by counts as dead; None while it is alive."""
 
 
 class Alone:

@@ -1,4 +1,4 @@
-"""What the trainers reported, as rates for the history and as sections of the summary."""
+"""Totals of the trainers' reports, as rates for the history and sections of the summary."""
 
 from __future__ import annotations
 
