@@ -25,7 +25,7 @@ SECONDS = 300.0  # the first import of a large library takes a minute on a busy 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The end of a script: its exit code and what it printed."""
+    """The end of a script, as its driver saw it."""
 
     state: MonitorState
     explanation: str | None
