@@ -113,6 +113,11 @@ def format_tick(value: float, *, largest: float, gap: float) -> str:
     return f"{value / size:,.{decimals}f}" + (f"{NO_BREAK_SPACE}{prefix}" if prefix else "")
 
 
+def plain_spaces(text: str) -> str:
+    """Replace no-break spaces, for a terminal."""
+    return text.replace(NO_BREAK_SPACE, " ")
+
+
 def _append_unit(text: str, unit: str) -> str:
     """Append a unit to a number, which may have a prefix already."""
     return text + unit if NO_BREAK_SPACE in text else f"{text}{NO_BREAK_SPACE}{unit}"

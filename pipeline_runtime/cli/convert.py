@@ -17,7 +17,7 @@ from pipeline_runtime.cli.options import (
     make_console,
 )
 from pipeline_runtime.config import LoadedManifest, ParquetSource, load_manifests
-from pipeline_runtime.formatting import format_bytes, format_duration
+from pipeline_runtime.formatting import format_bytes, format_duration, plain_spaces
 from pipeline_runtime.importing import importing
 
 if TYPE_CHECKING:  # these import pyarrow, which --help does without
@@ -172,8 +172,10 @@ def _print(summary: ConversionSummary, output: str, *, as_json: bool) -> None:
     print(
         f"{output}: {summary.rows:,} rows in {summary.requests:,} requests "
         f"({summary.rows_per_request:.1f} each) of {summary.files} files, "
-        f"{format_bytes(summary.input_bytes)} -> {format_bytes(summary.output_bytes)}, "
-        f"{format_duration(summary.elapsed_seconds)}"
+        + plain_spaces(
+            f"{format_bytes(summary.input_bytes)} -> {format_bytes(summary.output_bytes)}, "
+            f"{format_duration(summary.elapsed_seconds)}"
+        )
     )
     if summary.mismatches:
         print(

@@ -10,7 +10,7 @@ import typer
 from rich.progress import Progress
 
 from pipeline_runtime.cli.options import JsonOption, make_console
-from pipeline_runtime.formatting import format_bytes, format_duration
+from pipeline_runtime.formatting import format_bytes, format_duration, plain_spaces
 from pipeline_runtime.importing import importing
 
 _DEFAULT_ROWS = 1_000_000
@@ -54,7 +54,8 @@ def _print(summary: dict[str, Any], *, as_json: bool) -> None:
 
         print(json.dumps(summary, default=str))
         return
+    size, seconds = format_bytes(summary["file_bytes"]), format_duration(summary["elapsed_seconds"])
     print(
         f"{summary['directory']}: {summary['rows']:,} rows in {summary['files']} files, "
-        f"{format_bytes(summary['file_bytes'])}, {format_duration(summary['elapsed_seconds'])}"
+        f"{plain_spaces(size)}, {plain_spaces(seconds)}"
     )

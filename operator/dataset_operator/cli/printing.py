@@ -11,6 +11,7 @@ from typing import Any
 
 from dataset_operator.observed import parse_time
 from pipeline_runtime.config import clean
+from pipeline_runtime.formatting import plain_spaces
 
 # Rich cuts a table to the width of its console, but a file or pipe has none.
 _UNBOUNDED_COLUMNS = 10_000
@@ -28,7 +29,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         console.width = _UNBOUNDED_COLUMNS
     table = Table(*header, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for row in rows:
-        table.add_row(*("" if cell is None else clean(str(cell)) for cell in row))
+        table.add_row(*("" if cell is None else clean(plain_spaces(str(cell))) for cell in row))
     console.print(table, markup=False)
 
 

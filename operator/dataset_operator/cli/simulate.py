@@ -13,6 +13,7 @@ import typer
 from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.printing import print_table
 from pipeline_runtime.config import LoadedManifest, complete_override, load_manifests
+from pipeline_runtime.formatting import plain_spaces
 
 if TYPE_CHECKING:
     from dataset_operator.sizing.document import Simulation
@@ -181,14 +182,14 @@ def _write(write_sheet: WriteSheet, directory: Path, found: Simulation) -> Path:
 def _print(found: Simulation) -> None:
     from dataset_operator.sizing.sheet import build_header, build_rows, describe
 
-    print(f"{found.experiment}: {found.headline}\n")
+    print(plain_spaces(f"{found.experiment}: {found.headline}\n"))
     print_table([name.upper() for name in build_header(found)], build_rows(found))
     print()
     for label, text in describe(found):
-        print(f"{label + ':':{_LABEL_CHARS}} {text}")
+        print(plain_spaces(f"{label + ':':{_LABEL_CHARS}} {text}"))
     if found.advice:
         print("\nWhat to change:")
     for number, advice in enumerate(found.advice, start=1):
-        print(f"  {number}. {advice.field}: {advice.text}")
+        print(plain_spaces(f"  {number}. {advice.field}: {advice.text}"))
     for warning in found.warnings:
-        print(f"warning: {warning}")
+        print(plain_spaces(f"warning: {warning}"))

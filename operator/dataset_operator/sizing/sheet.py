@@ -16,7 +16,6 @@ from pipeline_runtime.formatting import (
     NOTHING,
     format_duration,
     format_percent,
-    format_rate,
     format_short,
 )
 
@@ -81,8 +80,8 @@ def describe(simulation: Simulation) -> Iterator[tuple[str, str]]:
     yield (
         "Rates",
         f"{_count_units(simulation)} {'takes' if need.gpus == 1 else 'take'} "
-        f"{format_rate(need.demand)} samples, a busy data worker makes "
-        f"{format_rate(need.worker_rate)}",
+        f"{format_short(need.demand)} samples/s, a busy data worker makes "
+        f"{format_short(need.worker_rate)}",
     )
     yield "Whole run", _describe_whole(simulation)
     yield (

@@ -11,6 +11,7 @@ from world import running
 from dataset_operator.cli.printing import print_log, print_table
 from dataset_operator.status import find_condition, fit_message
 from pipeline_runtime.config import clean
+from pipeline_runtime.formatting import format_duration
 
 TRACEBACK = "\x1b[36mray::train()\x1b[39m (pid=7)\n\tValueError: \x1b]0;owned\x07\u202ebad\r"
 
@@ -80,3 +81,10 @@ def test_tables_do_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) 
     assert "\x1b" not in (printed := capsys.readouterr().out)
     assert "\x07" not in printed
     assert "\u202e" not in printed
+
+
+def test_a_table_shows_formatted_numbers_with_plain_spaces(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table(["TIME"], [[format_duration(245)]])
+    assert "4 min 05 s" in capsys.readouterr().out
