@@ -96,7 +96,7 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-chart: setup ## Update the chart's copies, its schema of settings and its README
+chart: setup ## Update the chart's schema of settings and its README
 	$(BIN)/python -m tools.chart
 
 crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart

@@ -1,8 +1,8 @@
-"""Bring what charts/lastmile holds of other files up to date: `make crd` and `make chart` do it.
+"""Write the generated files of charts/lastmile: `make crd` and `make chart` do it.
 
-Helm reads nothing outside a chart's folder, so it has copies: the CRD, the alerts, the dashboards.
-The settings' schema comes from the operator's model, the table of values in the chart's README from
-the comments in values.yaml. tests/unit/tools/test_chart.py says that the committed ones are fresh.
+The schema of the settings comes from the operator's model, the table of values in the chart's
+README from the comments in values.yaml. Helm reads nothing outside a chart's folder, so the CRD,
+the alerts and the dashboards are there too; crds/ and deploy/ link to them.
 """
 
 import json
@@ -18,12 +18,6 @@ from dataset_operator.settings import OperatorSettings
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "lastmile"
 VALUES, SCHEMA, README = CHART / "values.yaml", CHART / "values.schema.json", CHART / "README.md"
-# Folder of the repository, what is copied of it, folder in the chart.
-COPIES = (
-    ("crds", "*.yaml", "files/crds"),
-    ("deploy/prometheus", "*.yaml", "files/prometheus"),
-    ("deploy/grafana", "*.json", "files/grafana"),
-)
 TABLE_BEGIN, TABLE_END = "<!-- by `make chart` -->\n", "<!-- end -->\n"
 _DEFS = "$defs"
 
@@ -116,31 +110,18 @@ def render_schema(text: str) -> str:
 
 
 def render_files() -> Mapping[Path, str]:
-    """Return what is generated in the chart, by its path."""
-    files = {
-        CHART / target / path.name: path.read_text(encoding="utf-8")
-        for folder, pattern, target in COPIES
-        for path in sorted((ROOT / folder).glob(pattern))
-    }
+    """Return the generated files of the chart, by their paths."""
     values = read_values(VALUES.read_text(encoding="utf-8"))
-    files[SCHEMA] = render_schema(SCHEMA.read_text(encoding="utf-8"))
-    files[README] = render_readme(README.read_text(encoding="utf-8"), values)
-    return files
-
-
-def find_stale(files: Mapping[Path, str]) -> list[Path]:
-    """Return the chart's copies of what is no longer there."""
-    copies = (path for _, pattern, target in COPIES for path in (CHART / target).glob(pattern))
-    return sorted(path for path in copies if path not in files)
+    return {
+        SCHEMA: render_schema(SCHEMA.read_text(encoding="utf-8")),
+        README: render_readme(README.read_text(encoding="utf-8"), values),
+    }
 
 
 def main() -> None:
     """Write the files."""
     files = render_files()
-    for path in find_stale(files):
-        path.unlink()
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     print(f"wrote {len(files)} files of {CHART.relative_to(ROOT)}")
 

@@ -1,6 +1,6 @@
 """Write crds/datasetexperiments.yaml from the models in pipeline_runtime/config; see `make crd`.
 
-The chart's copy of it, and what else the chart holds, follow: `tools.chart`.
+The file is a link into the chart, whose other generated files follow: `tools.chart`.
 
 Types, bounds, enums and scalar defaults are the models' own, descriptions are their docstrings;
 what a schema needs beyond them (CEL rules, list markers, a validator as a pattern) stands in
