@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from loopback import free_ports
 from playwright.sync_api import Browser, sync_playwright
+from s3_server import S3Server
 
 BUILD_TOOLS = Path(__file__).parents[2] / "tools" / "build_tools.py"
 START_TIMEOUT_SECONDS = 30.0  # it is ready in half a second, unless the machine is very busy
@@ -28,21 +28,6 @@ BROWSER_FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Server:
-    """A running S3 server.
-
-    Attributes:
-        endpoint: URL with scheme and port, no path.
-        access_key: of the server's only account, which may do everything.
-        secret_key: of that account.
-    """
-
-    endpoint: str
-    access_key: str
-    secret_key: str
 
 
 def tool_path(name: str) -> str:

@@ -1,6 +1,5 @@
 """A run's history on a real S3 server: written by the commands of the pods, read by people's."""
 
-import contextlib
 import json
 import os
 import signal
@@ -10,10 +9,11 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from pyarrow import fs as pafs
+from s3_server import S3Server, files_below
 
 from pipeline_runtime.history.closing import prune_history
 
@@ -22,41 +22,15 @@ EXPERIMENT = "lake/team/experiments/clicks"
 URI = f"s3://{EXPERIMENT}/"
 
 
-class S3Keys(Protocol):
-    endpoint: str
-    access_key: str
-    secret_key: str
+@pytest.fixture
+def keys(s3_server: S3Server) -> dict[str, str]:
+    return s3_server.env
 
 
 @pytest.fixture
-def keys(s3_server: S3Keys) -> dict[str, str]:
-    return {
-        "AWS_ACCESS_KEY_ID": s3_server.access_key,
-        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
-        "AWS_ENDPOINT_URL": s3_server.endpoint,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-
-
-@pytest.fixture
-def s3(s3_server: S3Keys) -> Iterator[pafs.S3FileSystem]:
-    found = pafs.S3FileSystem(
-        access_key=s3_server.access_key,
-        secret_key=s3_server.secret_key,
-        endpoint_override=s3_server.endpoint,
-        region="us-east-1",
-        allow_bucket_creation=True,
-        allow_bucket_deletion=True,
-    )
-    found.create_dir("lake")
-    yield found
-    for _ in range(5):
-        # A server that keeps objects as files refuses a folder before what lies in it, and one
-        # request names both in whatever order.
-        with contextlib.suppress(OSError):
-            found.delete_dir("lake")
-            return
-    found.delete_dir("lake")
+def s3(s3_server: S3Server) -> Iterator[pafs.S3FileSystem]:
+    with s3_server.bucket("lake") as found:
+        yield found
 
 
 def start(keys: dict[str, str], *command: str) -> subprocess.Popen[str]:
@@ -73,11 +47,6 @@ def reads(keys: dict[str, str], *command: str, code: int = 0) -> str:
     return out if code == 0 else error
 
 
-def files(s3: pafs.S3FileSystem, below: str = EXPERIMENT) -> set[str]:
-    infos = s3.get_file_info(pafs.FileSelector(below, recursive=True, allow_not_found=True))
-    return {info.path for info in infos if info.type == pafs.FileType.File}
-
-
 def test_logs_are_kept_while_they_grow_and_when_the_pod_ends_and_read_back(
     s3: pafs.S3FileSystem, keys: dict[str, str], tmp_path: Path
 ) -> None:
@@ -89,7 +58,7 @@ def test_logs_are_kept_while_they_grow_and_when_the_pod_ends_and_read_back(
     kept = f"{EXPERIMENT}/history/0f3c6c1e-1/logs/clicks-head/session_1/raylet.out"
     try:
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while kept not in files(s3):
+        while kept not in files_below(s3, EXPERIMENT):
             assert time.monotonic() < deadline, "nothing was copied"
             time.sleep(0.2)
         with (logs / "raylet.out").open("a") as file:
@@ -141,19 +110,20 @@ def test_events_are_kept_and_described_and_old_history_goes_alone(
     checkpoint = f"{EXPERIMENT}/20260101T000000Z-0123456789abcdef-0f3c6c1e-1/checkpoints/step-1/r0"
     with s3.open_output_stream(checkpoint) as stream:
         stream.write(b"weights")
-    before = files(s3)
+    before = files_below(s3, EXPERIMENT)
     younger = (*keep, "--run-id", "0f3c6c1e-2", "--keep-days", "1")
     assert "history/0f3c6c1e-1" not in reads(keys, *younger)  # it is of today, and stays
-    assert before < files(s3)
+    assert before < files_below(s3, EXPERIMENT)
     for name, value in keys.items():
         monkeypatch.setenv(name, value)
     later = datetime.now(UTC) + timedelta(days=3)
     assert prune_history(URI, "0f3c6c1e-2", 1, later) == [f"{URI}history/0f3c6c1e-1"]
-    left = {path.removeprefix(f"{EXPERIMENT}/").split("/")[0] for path in files(s3)}
-    assert checkpoint in files(s3)
-    assert left == {"history", checkpoint.split("/")[-4]}
-    assert files(s3, f"{EXPERIMENT}/history/0f3c6c1e-1") == set()
-    assert len(files(s3, f"{EXPERIMENT}/history/0f3c6c1e-2")) == 4
+    left = files_below(s3, EXPERIMENT)
+    assert checkpoint in left
+    folders = {path.removeprefix(f"{EXPERIMENT}/").split("/")[0] for path in left}
+    assert folders == {"history", checkpoint.split("/")[-4]}
+    assert files_below(s3, f"{EXPERIMENT}/history/0f3c6c1e-1") == set()
+    assert len(files_below(s3, f"{EXPERIMENT}/history/0f3c6c1e-2")) == 4
 
 
 def test_who_has_no_keys_is_told_in_one_sentence(

@@ -1,6 +1,5 @@
 """Tables that `lastmile run` writes: killed processes, and a real S3 server."""
 
-import contextlib
 import json
 import os
 import signal
@@ -9,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyarrow import fs as pafs
+from s3_server import S3Server, files_below
 
 from pipeline_runtime import Pipeline
 
@@ -36,12 +36,6 @@ def wait(table):
             break
     return table
 """
-
-
-class S3Keys(Protocol):
-    endpoint: str
-    access_key: str
-    secret_key: str
 
 
 def write_project(folder: Path, **output: Any) -> None:
@@ -123,48 +117,29 @@ def test_a_killed_process_is_continued_by_another(tmp_path: Path, signal_number:
 
 
 @pytest.fixture
-def s3(s3_server: S3Keys) -> Iterator[pafs.S3FileSystem]:
-    found = pafs.S3FileSystem(
-        access_key=s3_server.access_key,
-        secret_key=s3_server.secret_key,
-        endpoint_override=s3_server.endpoint,
-        region="us-east-1",
-        allow_bucket_creation=True,
-        allow_bucket_deletion=True,
-    )
-    found.create_dir("tables")
-    yield found
-    for _ in range(5):
-        # A server that keeps objects as files refuses a folder before what lies in it.
-        with contextlib.suppress(OSError):
-            found.delete_dir("tables")
-            return
-    found.delete_dir("tables")
+def s3(s3_server: S3Server) -> Iterator[pafs.S3FileSystem]:
+    with s3_server.bucket("tables") as found:
+        yield found
 
 
 @pytest.mark.slow
 def test_a_table_on_s3_is_written_replaced_and_read(
     tmp_path: Path,
     s3: pafs.S3FileSystem,
-    s3_server: S3Keys,
+    s3_server: S3Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    env = {
-        "AWS_ACCESS_KEY_ID": s3_server.access_key,
-        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
-        "AWS_ENDPOINT_URL": s3_server.endpoint,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
+    env = s3_server.env
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     root = "s3://tables/team/"
     write_project(tmp_path, mode="Overwrite")
     finish(start(tmp_path, root, env=env))
-    old = files_of(s3)
+    old = files_below(s3, "tables/team/out")
     (tmp_path / "slow").touch()
     killed = start(tmp_path, root, env=env)
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while not any("/pieces/" in path for path in files_of(s3)):
+    while not any("/pieces/" in path for path in files_below(s3, "tables/team/out")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     killed.kill()
@@ -175,18 +150,11 @@ def test_a_table_on_s3_is_written_replaced_and_read(
     table = Pipeline.read_parquet("out/").to_table(root)
     assert ids(table) == list(range(ROWS))
     assert set(table["day"].to_pylist()) == {"a/b", None, "日", "x"}
-    new = files_of(s3)
+    new = files_below(s3, "tables/team/out")
     assert not any("_staging" in path for path in new)
     assert {path for path in old & new if path.endswith(".parquet")} == set()
     plain = pads.dataset("tables/team/out", filesystem=s3, partitioning="hive").to_table()
     assert ids(plain) == list(range(ROWS))
-
-
-def files_of(s3: pafs.S3FileSystem) -> set[str]:
-    infos = s3.get_file_info(
-        pafs.FileSelector("tables/team/out", recursive=True, allow_not_found=True)
-    )
-    return {info.path for info in infos if info.type == pafs.FileType.File}
 
 
 SAMPLE = Path(__file__).parents[2] / "deploy" / "samples" / "output.yaml"

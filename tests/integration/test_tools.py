@@ -2,36 +2,21 @@
 
 import subprocess
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from playwright.sync_api import Browser
-from pyarrow.fs import S3FileSystem
+from s3_server import S3Server
 
 from tools.build_tools import HELM
 
 
-class S3Keys(Protocol):
-    endpoint: str
-    access_key: str
-    secret_key: str
-
-
-def test_a_parquet_file_written_to_s3_reads_back_the_same(s3_server: S3Keys) -> None:
-    s3 = S3FileSystem(
-        access_key=s3_server.access_key,
-        secret_key=s3_server.secret_key,
-        endpoint_override=s3_server.endpoint,
-        region="us-east-1",
-        allow_bucket_creation=True,
-    )
+def test_a_parquet_file_written_to_s3_reads_back_the_same(s3_server: S3Server) -> None:
     table = pa.table({"user_id": [1, 2, 3], "country": ["US", None, "CA"]})
 
-    s3.create_dir("smoke")
-    pq.write_table(table, "smoke/rows/part-0.parquet", filesystem=s3)
-
-    assert pq.read_table("smoke/rows/", filesystem=s3).equals(table)
+    with s3_server.bucket("smoke") as s3:
+        pq.write_table(table, "smoke/rows/part-0.parquet", filesystem=s3)
+        assert pq.read_table("smoke/rows/", filesystem=s3).equals(table)
 
 
 def test_helm_runs_and_is_of_the_pinned_version(helm: str) -> None:

@@ -1,48 +1,35 @@
 """Data and checkpoints on a real S3 server: a run that failed goes on from there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from pyarrow import fs as pafs
 from run_support import RECORDER, Clicks, Project, checksum_of, clicks_spec
+from s3_server import S3Server
 from warm_lastmile import Lastmile
 
 
-class S3Keys(Protocol):
-    endpoint: str
-    access_key: str
-    secret_key: str
+@pytest.fixture
+def s3(s3_server: S3Server) -> Iterator[pafs.S3FileSystem]:
+    with s3_server.bucket("lake") as found:
+        yield found
 
 
 @pytest.mark.slow
 def test_a_run_on_s3_fails_and_goes_on(
-    s3_server: S3Keys,
+    s3: pafs.S3FileSystem,
+    s3_server: S3Server,
     clicks: Clicks,
     project: Callable[..., Project],
     tmp_path: Path,
 ) -> None:
-    s3 = pafs.S3FileSystem(
-        access_key=s3_server.access_key,
-        secret_key=s3_server.secret_key,
-        endpoint_override=s3_server.endpoint,
-        region="us-east-1",
-        allow_bucket_creation=True,
-    )
-    s3.create_dir("lake")
     for name in ("clicks", "blocked"):
         pafs.copy_files(str(clicks.root / name), f"lake/team/{name}", destination_filesystem=s3)
-    keys = {
-        "AWS_ACCESS_KEY_ID": s3_server.access_key,
-        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
-        "AWS_ENDPOINT_URL": s3_server.endpoint,
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
     run = project(root="s3://lake/team/")
     every = {"checkpoint": {"everySteps": 5}}
     run.write(clicks_spec(run, training=every, config={"failAt": 18}))
-    lastmile = Lastmile(tmp_path, keys)
+    lastmile = Lastmile(tmp_path, s3_server.env)
     try:
         failed = lastmile.run(*run.args())
         (run.folder / "cured").touch()
