@@ -1,7 +1,7 @@
 """Debian packages: installed where this is root's Debian, or one unpacked into the cache by anyone.
 
-`build_tools.py` gets the tests' browser and Prometheus by it, `cluster/node_binaries.py` what a
-full node calls. apt checks what it fetches against Debian's signed lists. Standard library only.
+`build_tools.py` gets the tests' browser and Prometheus by it, `cluster/node/node_binaries.py` the
+programs of a full node. apt checks packages against Debian's signed lists. Standard library only.
 """
 
 import os
@@ -25,7 +25,7 @@ class Package:
 
     Attributes:
         name: in Debian.
-        is_there: whether what it brings is there, from wherever.
+        is_there: whether its content is available, from any source.
     """
 
     name: str
@@ -38,12 +38,12 @@ def program(name: str, package: str) -> Package:
 
 
 def find_missing(packages: Sequence[Package]) -> list[str]:
-    """Return the names of the packages that are not there."""
+    """Return the names of the missing packages."""
     return [package.name for package in packages if not package.is_there()]
 
 
 def install(packages: Sequence[Package]) -> None:
-    """Install what is missing.
+    """Install the missing packages.
 
     Raises:
         ToolError: this is not root, or not Debian, or apt-get failed.
@@ -78,8 +78,7 @@ def unpack(package: str, *, with_missing: bool = False) -> None:
 
     Args:
         package: its name.
-        with_missing: whether what it depends on comes along, as far as this machine lacks it; else
-            it is a program that stands alone.
+        with_missing: also unpack those of its dependencies that this machine lacks.
 
     Raises:
         ToolError: this is not Debian, or apt-get failed.

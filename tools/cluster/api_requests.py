@@ -1,4 +1,4 @@
-"""The few requests to a box's servers that bring it up; tests use kubectl or a real client.
+"""The few requests to a box's servers that start it; tests use kubectl or a real client.
 
 Straight HTTP, because every kubectl costs a process, discovery and a parse of KubeRay's megabytes
 of CRDs, which together would be most of the time that a box takes to come up.
@@ -27,8 +27,8 @@ class Server:
 
     Attributes:
         host: its address.
-        port: that it listens on.
-        tls: what it is checked by and what the client shows; None for plain HTTP.
+        port: its port.
+        tls: the authority of the server and the certificate of the client; None for plain HTTP.
     """
 
     host: str
@@ -36,7 +36,7 @@ class Server:
     tls: ssl.SSLContext | None
 
     def is_ready(self, path: str) -> bool:
-        """Tell whether the server answers 200 on `path`; no answer is a no."""
+        """Return whether the server answers 200 on `path`; False without an answer."""
         try:
             return self._send("GET", path, None, "")[0] == HTTPStatus.OK
         except (OSError, http.client.HTTPException):

@@ -1,8 +1,8 @@
 """Parts of the cluster in a box and their places; `go_tools.py` builds them.
 
 The versions are those of modules/*/go.mod. Programs in the folder that KUBEBUILDER_ASSETS names
-(controller-runtime's convention) are used instead of built ones, by the names below; what is not
-there is built. Whoever wants to build nothing names a whole cluster instead: see `existing.py`.
+(controller-runtime's convention) are used instead of built ones, by the names below; missing
+ones are built. To build nothing, name a whole cluster instead: see `existing.py`.
 """
 
 import os
@@ -79,7 +79,7 @@ class Binaries:
 
 
 def _asset(program: Program) -> Path | None:
-    """Return the program that the user has brought along."""
+    """Return the user's own program, if any."""
     folder = os.environ.get(ASSETS_VARIABLE)
     path = Path(folder, program.name).absolute() if folder else None
     return path if path is not None and os.access(path, os.X_OK) else None
@@ -98,7 +98,7 @@ def find_kubectl() -> Path:
 
 
 def find_control_plane() -> Binaries:
-    """Return what a control plane is made of.
+    """Return the parts of a control plane.
 
     Raises:
         ToolError: something is not built yet; `build_control_plane` does it.
@@ -116,7 +116,7 @@ def find_control_plane() -> Binaries:
 
 
 def build_control_plane() -> Binaries:
-    """Build what is missing (some ten minutes on a fresh machine) and return everything.
+    """Build the missing parts (ten minutes on a fresh machine), and return all parts.
 
     Raises:
         ToolError: Go, the network or the compiler failed.

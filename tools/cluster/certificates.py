@@ -35,7 +35,7 @@ class Identity:
 
     Attributes:
         user: its name in RBAC.
-        groups: that it belongs to.
+        groups: its groups in RBAC.
     """
 
     user: str
@@ -66,12 +66,12 @@ class Authority:
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
 
     def issue_client(self, identity: Identity) -> KeyPair:
-        """Return what a client proves to be `identity` with."""
+        """Return key and certificate of a client with this identity."""
         name = _build_name(identity.user, identity.groups)
         return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, None)
 
     def issue_server(self, addresses: tuple[str, ...]) -> KeyPair:
-        """Return what servers on these IP addresses prove to be this box's with."""
+        """Return key and certificate of this box's servers on these IP addresses."""
         names: list[x509.GeneralName] = [x509.DNSName(name) for name in SERVER_NAMES]
         names += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         name = _build_name("lastmile-box", ())
@@ -151,12 +151,12 @@ def build_service_account_keys() -> tuple[bytes, bytes]:
 
 
 def build_kubeconfig(server: str, authority: bytes, client: KeyPair) -> str:
-    """Return a kubeconfig that holds all it needs, so that it can be copied anywhere.
+    """Return a kubeconfig that contains its keys, so that it can be copied anywhere.
 
     Args:
         server: URL of the API server.
-        authority: certificate (PEM) that the server is checked by.
-        client: what the client is known by.
+        authority: certificate (PEM) that verifies the server.
+        client: key and certificate of the client.
     """
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     user = {

@@ -22,8 +22,8 @@ class Place:
     """Machine on which a box's processes run.
 
     Attributes:
-        address: that they listen on, reachable from here.
-        enter: the command that starts a program there; empty if that is here.
+        address: the listening address, reachable from here.
+        enter: the command that starts a program there; empty for this machine.
     """
 
     address: str = HOST
@@ -79,7 +79,7 @@ class Probe:
     """Readiness probe of a component: 200 to a GET.
 
     Attributes:
-        is_tls: whether it is asked by TLS, with the box's authority.
+        is_tls: whether it uses TLS with the box's authority.
     """
 
     port: int
@@ -94,9 +94,9 @@ class Component:
     Attributes:
         name: as upstream calls it; names its log too.
         command: the program and its arguments.
-        log: the file that takes what it writes.
-        probe: None if what it does shows that it is ready.
-        keeps: descriptors of this process that it keeps open too.
+        log: the file of its output.
+        probe: None if its effects show that it is ready.
+        keeps: descriptors of this process that it inherits.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Builder:
         )
 
     def etcd(self) -> Component:
-        """The store; its data needs to survive nothing."""
+        """The store; its data need not survive a crash."""
         client = f"https://{self.place.address}:{self.ports.etcd}"
         peer = f"http://{self.place.address}:{self.ports.etcd_peer}"
         return self._build(
@@ -170,7 +170,7 @@ class Builder:
         )
 
     def controller_manager(self) -> Component:
-        """Without it no garbage is collected and no namespace goes away."""
+        """Collects garbage and deletes namespaces."""
         kubeconfig = self.layout.kubeconfig_of(binaries.KUBE_CONTROLLER_MANAGER.name)
         return self._build(
             binaries.KUBE_CONTROLLER_MANAGER,
@@ -205,7 +205,7 @@ class Builder:
         )
 
     def kwok(self) -> Component:
-        """Plays the nodes and the pods on them, as the Stage objects in the API server say."""
+        """Simulates nodes and their pods by the Stage objects in the API server."""
         return self._build(
             binaries.KWOK,
             None,

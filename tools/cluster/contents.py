@@ -28,7 +28,7 @@ class Contents:
             self._served += [(api, spec["names"]["plural"]) for api in apis]
 
     def are_crds_served(self) -> bool:
-        """Tell whether each kind is both discovered and served, which are two things."""
+        """Return whether each kind is both discovered and served: one may come before the other."""
         for api, plural in self._served:
             found = (self.server.get(api) or {}).get("resources", [])
             if plural not in {resource["name"] for resource in found}:
@@ -43,7 +43,7 @@ class Contents:
             self.server.create(path, file.read_bytes(), YAML)
 
     def create_nodes(self, nodes: Sequence[Mapping[str, object]]) -> None:
-        """Create nodes that somebody plays; a kubelet makes its own."""
+        """Create simulated nodes; a kubelet creates its own node."""
         for node in nodes:
             self.server.create(NODES, json.dumps(node).encode())
 
@@ -59,5 +59,5 @@ class Contents:
         return len(ready)
 
     def has_service_account(self) -> bool:
-        """Tell whether the controller manager has come to the default namespace."""
+        """Return whether the controller manager has reached the default namespace."""
         return self.server.get("/api/v1/namespaces/default/serviceaccounts/default") is not None

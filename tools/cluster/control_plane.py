@@ -7,7 +7,7 @@ nodes and the pods on them. Any number run side by side, each on ports and in a 
         box.kubectl("get", "nodes")
 
 `binaries.py` says where the programs come from, `startup.py` in which order they start,
-`registry.py` what becomes of a box whose owner is killed.
+`registry.py` removes a box whose owner was killed.
 """
 
 import shutil
@@ -55,10 +55,10 @@ class ControlPlane(StartedBox):
 
         Args:
             folder: empty or not there yet; all of the box is in it.
-            settings: what it is to be like.
-            detached: whether it outlives this process; else it ends with it, kill -9 included.
-            parts: what it is made of; what was built, by default.
-            pick: gives the ports of an attempt.
+            settings: its settings.
+            detached: whether it outlives this process; otherwise it ends with it, even by kill -9.
+            parts: its programs; by default the built ones.
+            pick: returns the ports of an attempt.
 
         Raises:
             ToolError: the programs are not built.

@@ -22,7 +22,7 @@ class ComponentError(BoxError):
 
     Args:
         name: of the component.
-        what: happened to it, as the end of a sentence.
+        what: the end of the sentence that begins with its name.
         log: its log, whose end is shown.
     """
 

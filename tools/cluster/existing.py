@@ -1,6 +1,6 @@
-"""Uses a cluster that is there already (kind, k3d, a real one) where the user says so.
+"""Uses an existing cluster (kind, k3d, a real one) if the user requests it.
 
-Saying so takes two variables: KUBECONFIG says which cluster, USE_EXISTING_CLUSTER=true (controller-
+This takes two variables: KUBECONFIG says which cluster, USE_EXISTING_CLUSTER=true (controller-
 runtime's convention) that tests may work on it. A KUBECONFIG alone may well be a production
 cluster's, left over from other work: it is used only if it is that of a box of ours.
 """
@@ -35,10 +35,10 @@ class ExistingCluster:
     kubectl: Kubectl
 
     def check(self) -> None:
-        """Leave it to its owner to see that it works."""
+        """Do nothing: its owner is responsible for it."""
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """Leave it as it is."""
+        """Do nothing: the cluster keeps running."""
 
 
 def find_existing() -> ExistingCluster | None:

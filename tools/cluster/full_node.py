@@ -8,7 +8,7 @@ containerd, runc, kubelet, kube-proxy, CoreDNS, and kube-router, which enforces 
         node.run([sys.executable, "client.py"])  # sees Services and their names
 
 `node_binaries.py` says where the programs come from, `node_startup.py` in which order they start,
-`remains.py` what is cleaned up behind them.
+`remains.py` cleans up after them.
 """
 
 import os
@@ -69,8 +69,8 @@ class FullNode(StartedBox):
             folder: empty or not there yet; all of the box but the images is in it.
             detached: whether it outlives this process; else it ends with it, kill -9 included, but
                 for its pods, which the next start or `make cluster-down` ends.
-            parts: what it is made of; what was built, by default.
-            settings: what it is to be like.
+            parts: its programs; by default the built ones.
+            settings: its settings.
             images: OCI archives that pods will want.
 
         Raises:
@@ -98,7 +98,7 @@ class FullNode(StartedBox):
 
     @staticmethod
     def is_in(folder: Path) -> bool:
-        """Tell whether the box in `folder` is a full node, not a control plane."""
+        """Return whether the box in `folder` is a full node, not a control plane."""
         return (folder / "netns").exists()
 
     @property
@@ -112,7 +112,7 @@ class FullNode(StartedBox):
         return Network.read(self.layout.folder)
 
     def import_image(self, oci_archive: Path) -> None:
-        """Make the images of an OCI archive known to the node; those that are cost nothing.
+        """Import the images of an OCI archive; images that the node has already cost nothing.
 
         Raises:
             BoxError: it is no OCI archive.
@@ -120,7 +120,7 @@ class FullNode(StartedBox):
         Containerd.of(self.layout, find_full_node()).import_image(oci_archive)
 
     def import_streamed(self, image: StreamedImage) -> None:
-        """Make an image known to the node; only what it does not have of it is copied.
+        """Import an image; only its missing parts are copied.
 
         Raises:
             BoxError: containerd refuses it.

@@ -13,13 +13,13 @@ from tools.cluster.components import SERVICE_ADDRESS, Layout
 def write_keys(
     layout: Layout, address: str, apiserver_port: int, identities: Mapping[str, Identity]
 ) -> None:
-    """Write all that the processes of a box prove who they are with, and its administrator's.
+    """Write the credentials of a box's processes and of its administrator.
 
     Args:
         layout: of its folder.
-        address: that its servers listen on.
-        apiserver_port: where the API server does.
-        identities: who each component is to the API server, by its name.
+        address: the address of its servers.
+        apiserver_port: the port of the API server.
+        identities: each component's identity at the API server, by its name.
     """
     authority = Authority()
     admin = authority.issue_client(ADMIN)

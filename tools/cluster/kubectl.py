@@ -19,7 +19,7 @@ class Kubectl:
     Attributes:
         program: its path.
         kubeconfig: of the cluster.
-        cache: a folder for what it learns about the cluster.
+        cache: a folder for kubectl's discovery cache.
     """
 
     program: Path
@@ -27,11 +27,11 @@ class Kubectl:
     cache: Path
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl and return what it printed.
+        """Run kubectl and return its output.
 
         Args:
             arguments: such as `"get", "pods", "-o", "name"`.
-            stdin: what it reads where an argument is `-`.
+            stdin: its input, if an argument is `-`.
 
         Raises:
             KubectlError: it ended with a code other than 0, or not in time.

@@ -23,7 +23,7 @@ class StartedBox:
 
     Attributes:
         COMPONENTS: the names of its processes.
-        record: what the registry knows of it.
+        record: its record in the registry.
         kubectl: runs kubectl as its administrator: `kubectl("get", "pods")` returns the output.
     """
 
@@ -40,8 +40,8 @@ class StartedBox:
         Args:
             folder: empty or not there yet.
             kubectl: the program.
-            start: returns once the box of a record is ready; where it fails, all but the logs of
-                what it did is removed again.
+            start: returns once the box of a record is ready; if it fails, all but the logs is
+                removed.
             detached: whether the box outlives this process.
 
         Raises:

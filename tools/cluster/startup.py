@@ -1,6 +1,6 @@
 """Brings one control plane up in an empty folder: keys, processes in order, CRDs, nodes.
 
-`control_plane.py` calls it, again with other ports where one was taken in the meantime. The full
+`control_plane.py` calls it, again with other ports if one was taken in the meantime. The full
 node's `node_startup.py` brings up the same control plane, but for the nodes.
 """
 
@@ -42,8 +42,8 @@ class Settings:
     Attributes:
         num_nodes: kwok's nodes, box-node-0 and on.
         node_resources: what each offers; plenty by default, so that nothing waits for room.
-        crds: files of CRDs to create; what is owned by a kind that came later than the controllers
-            is collected as garbage only half a minute later.
+        crds: files of CRDs to create. The garbage collector notices kinds that are created later
+            than the controllers only after half a minute.
     """
 
     num_nodes: int = 3
@@ -58,8 +58,8 @@ class Startup:
     Attributes:
         box_id: of the box, which its processes carry.
         layout: of its folder.
-        binaries: what it is made of.
-        settings: what it is to be like.
+        binaries: its programs.
+        settings: its settings.
         is_detached: whether the processes outlive this one.
     """
 
@@ -76,7 +76,7 @@ class Startup:
             ports: to listen on.
 
         Raises:
-            PortTakenError: a component lost its port; another attempt may well succeed.
+            PortTakenError: a component lost its port; another attempt may succeed.
             ComponentError: a component does not become ready.
         """
         place, parts, settings = Place(), self.binaries, self.settings
@@ -102,11 +102,11 @@ class Startup:
 def start_control_plane(
     builder: Builder, running: Running, contents: Contents, crds: Sequence[Path]
 ) -> None:
-    """Start what every box has; the last of it may not be ready yet.
+    """Start the components of every box; the last ones may not be ready yet.
 
     Args:
-        builder: of its components.
-        running: what runs.
+        builder: builds its components.
+        running: its processes.
         contents: of the API server.
         crds: files, or folders of them.
     """
@@ -122,7 +122,7 @@ def start_control_plane(
 
 
 def _find_stages(parts: Binaries) -> list[Path]:
-    """Return the files that say what kwok does to nodes and pods."""
+    """Return the files that define how kwok simulates nodes and pods."""
     found = (path for name in STAGES for path in sorted((parts.kwok_stages / name).glob("*.yaml")))
     return [path for path in found if path.name != "kustomization.yaml"]
 
@@ -134,7 +134,7 @@ def build_kubectl(layout: Layout, program: Path) -> Kubectl:
 
 
 def build_node(index: int, settings: Settings) -> dict[str, object]:
-    """Return a node that kwok plays."""
+    """Return a node that kwok simulates."""
     name = f"box-node-{index}"
     resources = dict(settings.node_resources)
     return {

@@ -32,7 +32,7 @@ class MarkQuery(models.AnnotationQuery):
     mark: Mark
 
     def to_json(self) -> dict[str, object]:
-        """The common fields, and Prometheus' own."""
+        """Return the common fields, and those of Prometheus."""
         return super().to_json() | {
             "step": _MARK_STEP,
             "titleFormat": self.mark.title,
@@ -53,13 +53,13 @@ class _MarkBuilder(dashboard.AnnotationQuery):
 
 
 def render(board: Board) -> str:
-    """The JSON of a dashboard, as it is committed."""
+    """Return the JSON of a dashboard as it is committed."""
     encoder = JSONEncoder(indent=2, ensure_ascii=False)
     return encoder.encode(build_dashboard(board)) + "\n"
 
 
 def build_dashboard(board: Board) -> models.Dashboard:
-    """The dashboard; panels are numbered in their order."""
+    """Build the dashboard; panels are numbered in their order."""
     built = (
         dashboard.Dashboard(board.title)
         .uid(board.name)

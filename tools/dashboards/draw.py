@@ -1,6 +1,6 @@
 """Draws a dashboard's JSON as a page, for the docs: Lastmile's own picture of it, not Grafana's.
 
-What Grafana would ask of Prometheus has been asked by whoever calls; here it becomes lines, large
+The caller has sent Grafana's queries to Prometheus. This module draws the answers as lines, large
 numbers and tables on Grafana's grid. It knows the panels that `build` makes and no others.
 """
 
@@ -41,7 +41,7 @@ td:last-child { text-align: right; }
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A mark: Unix seconds, and what it says."""
+    """A mark: its time in Unix seconds, and its text."""
 
     time: float
     text: str
@@ -81,11 +81,11 @@ class _Place:
 
 
 def draw_dashboard(document: Mapping[str, Any], answers: Answers, moments: Sequence[Moment]) -> str:
-    """A page of its own, without scripts.
+    """Draw a dashboard as a page without scripts.
 
     Args:
         document: of deploy/grafana.
-        moments: what is marked in every picture over time.
+        moments: marks in every picture over time.
     """
     known = [series["values"] for found in answers.values() for series in found]
     times = [float(time) for values in known for time, _ in values] or [0.0]
@@ -130,7 +130,7 @@ def _read_lines(panel: Mapping[str, Any], answers: Answers) -> Iterator[_Line]:
 
 
 def name_series(legend: str, labels: Mapping[str, str]) -> str:
-    """The legend with its {{labels}} put in."""
+    """Return the legend with the values of its {{labels}}."""
     return re.sub(r"{{\s*(\w+)\s*}}", lambda found: labels.get(found[1], ""), legend)
 
 
@@ -163,7 +163,7 @@ def _unit(panel: Mapping[str, Any]) -> str:
 
 
 def _draw_stat(panel: Mapping[str, Any], lines: Sequence[_Line]) -> str:
-    # The one that was told last: of a phase that is over nothing is told any more.
+    # The latest value: a phase that has ended reports no more values.
     line = max(lines, key=lambda line: line.points[-1][0])
     value = line.points[-1][1]
     steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
@@ -205,7 +205,7 @@ def _draw_lines(panel: Mapping[str, Any], lines: Sequence[_Line], frame: _Frame)
 
 
 def _stack(lines: Sequence[_Line]) -> list[_Line]:
-    """Each on top of those before it; a moment that one does not know counts as 0 there."""
+    """Stack each series on the previous ones; a missing moment counts as 0."""
     below: dict[float, float] = {}
     stacked = []
     for line in lines:

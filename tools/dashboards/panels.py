@@ -1,4 +1,4 @@
-"""The words in which a dashboard is written down: rows of panels, each with its queries."""
+"""The parts of a dashboard: rows of panels, each with its queries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """From this value on a number is shown in that colour."""
+    """The colour of a number from this value on."""
 
     value: float
     colour: Literal["green", "yellow", "orange", "red"]
@@ -38,10 +38,10 @@ class Panel:
     """A picture.
 
     Attributes:
-        description: what it says and what to make of it.
-        top: of the axis; None: as high as the values are.
-        from_zero: whether the axis begins there.
-        shows_label: of a stat the name of its series instead of its value.
+        description: the meaning of the panel, and the reaction to it.
+        top: the end of the axis; None: the largest value.
+        from_zero: whether the axis begins at 0.
+        shows_label: a stat shows the name of its series instead of its value.
         steps: colours by value; below the first it is green.
         width: of `GRID_COLUMNS`.
     """
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Moments that are marked in every picture over time: the values of `expr`, in milliseconds.
+    """Marks in every picture over time, at the moments that `expr` returns in milliseconds.
 
     Attributes:
         title, text: with {{labels}}.
@@ -99,11 +99,11 @@ class Board:
 
     @property
     def panels(self) -> tuple[Panel, ...]:
-        """The panels of all rows."""
+        """Return the panels of all rows."""
         return tuple(panel for row in self.rows for panel in row.panels)
 
     def list_queries(self) -> Iterator[tuple[str, str]]:
-        """Every expression, the marks' too, with what it is for."""
+        """List every expression, also of marks, with its purpose."""
         for panel in self.panels:
             for query in panel.queries:
                 yield f"{panel.title}: {query.legend}".removesuffix(": "), query.expr

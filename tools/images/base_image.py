@@ -1,7 +1,7 @@
 """The base that images are built on here, where no registry is at hand: Debian with its Python.
 
 It stands in for the Dockerfiles' default, which is Debian of the same release, through the same
-build argument. Made once a machine; its key is part of what names an image.
+build argument. It is made once per machine; its key is part of an image's name.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _LEFTOVERS = ("etc/hostname", "etc/resolv.conf", "var/cache/apt", "var/lib/apt/l
 
 
 def base_reference() -> str:
-    """Return the base's name in the store, which says what it is made of."""
+    """Return the base's name in the store, which contains a hash of its inputs."""
     recipe = " ".join([SUITE, platform.machine(), *_PACKAGES, *_LEFTOVERS])
     return f"localhost/lastmile-base:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 

@@ -1,7 +1,7 @@
-"""Builds an image from its Dockerfile, once for what it is of.
+"""Builds an image from its Dockerfile, once for each set of inputs.
 
-Buildah keeps the layers, so that only those after a change are built; `inputs.py` names an image by
-all that it is made of, so that one with a name is never built again; `layout.py` writes archives.
+Buildah keeps the layers, so that only those after a change are built. `inputs.py` names an image by
+all its inputs, so that an existing image is never built again. `layout.py` writes archives.
 """
 
 import re
@@ -44,7 +44,7 @@ class Image:
         return _layout().size_bytes(_REGISTRY + self.reference)
 
     def write_archive(self, stream: IO[bytes], known: Collection[str] = ()) -> None:
-        """Write it as an OCI archive, not compressed; layers whose digests are known left out."""
+        """Write it as an OCI archive, not compressed; without layers whose digests are known."""
         _layout().write_archive(_REGISTRY + self.reference, stream, known)
 
 
@@ -90,7 +90,7 @@ def _build(recipe: Recipe, stored: str, base: str) -> None:
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     with secrets() as mounted:
         command = ["bud", "--layers", "--pull-never", f"--file={recipe.path}", *options, *mounted]
-        # What builds the wheel is in no image: without a name it would go with what is cleaned up.
+        # The stage that builds the wheel is in no image; without a name it would be cleaned up.
         tools = f"localhost/lastmile-{recipe.name}-tools:latest"
         buildah(*command, "--target=tools", f"--tag={tools}", recipe.root)
         buildah(*command, f"--tag={stored}", recipe.root)
@@ -108,7 +108,7 @@ def _labels(recipe: Recipe) -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    """Return what git says of this checkout; nothing where there is no git or no answer."""
+    """Return git's answer about this checkout; empty without git or an answer."""
     try:
         command = ["git", "-C", str(ROOT), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

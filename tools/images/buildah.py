@@ -28,7 +28,7 @@ def images_root() -> Path:
 
 
 def missing_for_images() -> str | None:
-    """Return what keeps this user from building images, as a sentence, or None."""
+    """Return why this user cannot build images, as a sentence, or None."""
     if os.geteuid() != 0:
         return (
             "images are built by buildah as root, and this is another user: use `docker build` or "
@@ -38,7 +38,7 @@ def missing_for_images() -> str | None:
 
 
 def require_programs() -> None:
-    """See to it that the programs are there.
+    """Install the programs unless they are available.
 
     Raises:
         ToolError: they cannot be had here.
@@ -50,14 +50,14 @@ def require_programs() -> None:
 
 
 def store_folders() -> tuple[Path, Path]:
-    """Return where buildah's store is, and what it notes of this boot, such as its mounts."""
+    """Return the folders of buildah's store, and of its state since boot, such as mounts."""
     root = images_root()
     digest = hashlib.sha256(str(root).encode()).hexdigest()
     return root / "store", Path("/run/lastmile", digest[:12])
 
 
 def buildah(*arguments: str | Path) -> str:
-    """Run buildah on our store and return what it printed."""
+    """Run buildah on our store and return its output."""
     root, run_root = store_folders()
     store = ("--root", root, "--runroot", run_root, "--storage-driver", "overlay")
     return run("buildah", *store, *arguments)
@@ -76,12 +76,12 @@ def copy_image(name: str, target: str) -> None:
 
 
 def temporary_folder() -> Path:
-    """Return where half-written layers and cache mounts are, some gigabytes: beside the store."""
+    """Return the folder of unfinished layers and cache mounts (gigabytes), beside the store."""
     return images_root() / "tmp"
 
 
 def run(*command: str | Path) -> str:
-    """Run a command and return what it printed; its failure is told by the end of its output."""
+    """Run a command and return its output; an error contains the end of the output."""
     temporary = temporary_folder()
     temporary.mkdir(parents=True, exist_ok=True)
     env = {**os.environ, "TMPDIR": str(temporary), "BUILDAH_ISOLATION": "chroot"}

@@ -1,6 +1,6 @@
 """Keeps the cache folder from filling the disk; `build.py` calls it while it has the folder's lock.
 
-An image of the runtime is 6 GB, and so is what a build that was killed leaves behind.
+An image of the runtime has 6 GB, and so have the remains of a killed build.
 """
 
 import shutil
@@ -36,7 +36,7 @@ def remove_older(kind: str, present: str, layout: Layout) -> None:
 
 
 def remove_remains(layout: Layout) -> None:
-    """Remove what builds that failed or were killed have left."""
+    """Remove the remains of failed and killed builds."""
     for container in buildah("containers", "--format", "{{.ContainerName}}").split():
         if _OF_A_BUILD in container:
             buildah("rm", container)

@@ -1,6 +1,6 @@
 """Inputs of an image, and the hash of them that names it; `build.py` builds it.
 
-The Dockerfile says by its COPY lines which files those are, so that no second list can differ.
+The COPY lines of the Dockerfile are the list of its files, so that no second list can differ.
 """
 
 import hashlib
@@ -49,10 +49,10 @@ class Recipe:
         return sorted({source for line in lines for source in line["sources"].split()})
 
     def key(self, *surroundings: str) -> str:
-        """Return the hash of all that decides the image's content.
+        """Return the hash of all inputs of the image's content.
 
         Args:
-            surroundings: what the Dockerfile and its files do not say, such as the base.
+            surroundings: inputs outside of the Dockerfile and its files, such as the base.
         """
         digest = hashlib.sha256("\0".join([self.text, *surroundings]).encode())
         for path in self._files():

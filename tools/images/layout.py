@@ -1,7 +1,7 @@
 """Archives of images, made from one folder that has every layer once: an OCI image layout.
 
-A layer of gigabytes is taken from buildah's store once; an archive is written by copying files, to
-a file or to who reads it, who may have most of it already.
+A layer of gigabytes is copied from buildah's store once. An archive is written by copying files, to
+a file or to a reader, which may have most of them already.
 https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 """
 
@@ -23,7 +23,7 @@ class Layout:
     """An OCI image layout.
 
     Attributes:
-        folder: that it is, and is made in.
+        folder: the folder of the layout.
     """
 
     folder: Path
@@ -47,7 +47,7 @@ class Layout:
         return str(manifest["digest"])
 
     def size_bytes(self, name: str) -> int:
-        """Return what an image's files add up to."""
+        """Return the total size of an image's files."""
         return sum(blob.stat().st_size for blob in self._blobs(self._named(name)))
 
     def write_archive(self, name: str, stream: IO[bytes], known: Collection[str] = ()) -> None:
@@ -86,7 +86,7 @@ class Layout:
         return self.folder / "index.json"
 
     def _manifests(self) -> list[dict[str, Any]]:
-        """Return the index's entries, one an image."""
+        """Return the index's entries, one per image."""
         if not self._index_file.exists():
             return []
         manifests: list[dict[str, Any]] = json.loads(self._index_file.read_text())["manifests"]

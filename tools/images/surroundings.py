@@ -2,7 +2,7 @@
 
 pip's settings (its files and PIP_* variables), the certificates that go with them and
 TORCH_INDEX_URL become secrets of the build: files that are mounted while a step runs, and are in no
-layer. The Debian mirror is apt's, and `base.py` leaves it in the base, which installs from it.
+layer. The Debian mirror is apt's; `base_image.py` keeps it in the base, which installs from it.
 """
 
 import ast
@@ -44,7 +44,7 @@ def torch_index() -> str | None:
 
 
 def torch_source() -> str:
-    """Return a word that differs where torch comes from elsewhere, and names no place."""
+    """Return a word that identifies the source of torch without naming it."""
     index = torch_index()
     return hashlib.sha256(index.encode()).hexdigest()[:12] if index else "pypi"
 

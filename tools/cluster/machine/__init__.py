@@ -1,1 +1,1 @@
-"""Keeps what a box has of this machine: its processes, its ports, and the record of who owns it."""
+"""Manages a box's share of this machine: its processes, its ports, and the record of its owner."""

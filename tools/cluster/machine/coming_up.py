@@ -1,6 +1,6 @@
-"""The processes of a box that is coming up: started, waited for, and told of when one ends.
+"""The processes of a starting box: starts them, waits for them, and reports one that ends.
 
-`startup.py` and `node_startup.py` say what is started in which order.
+`startup.py` and `node_startup.py` define the order.
 """
 
 import http.client
@@ -52,7 +52,7 @@ class Running:
             self._waiting.append(component)
 
     def wait(self) -> None:
-        """Return once all that was started is ready."""
+        """Return once all started components are ready."""
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         while self._waiting:
             self.check()
@@ -65,7 +65,7 @@ class Running:
         self.check()
 
     def wait_for(self, what: str, is_true: Callable[[], bool]) -> None:
-        """Return once something is true that the components bring about."""
+        """Return once a condition is true that the components bring about."""
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         while not self.during(is_true):
             self.check()
@@ -75,7 +75,7 @@ class Running:
             time.sleep(POLL_SECONDS)
 
     def during(self, work: Callable[[], T]) -> T:
-        """Do work that needs the processes; tell of the one that ended if it fails."""
+        """Do work that needs the processes; if it fails, report a process that has ended."""
         try:
             return work()
         except (RequestError, OSError, http.client.HTTPException):
@@ -97,7 +97,7 @@ class Running:
 
 
 def build_tls(layout: Layout) -> ssl.SSLContext:
-    """Return what this process trusts and shows to a box's servers."""
+    """Return the authority and the certificate of this process for a box's servers."""
     tls = ssl.create_default_context(cafile=layout.pki / "ca.crt")
     tls.load_cert_chain(layout.pki / "client.crt", layout.pki / "client.key")
     return tls

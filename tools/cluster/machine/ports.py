@@ -1,4 +1,4 @@
-"""Picks the loopback ports of a box; a port lost in the meantime is `startup.py`'s to notice."""
+"""Picks the loopback ports of a box; `startup.py` notices a port that was lost meanwhile."""
 
 import random
 import socket
@@ -18,7 +18,7 @@ def pick_ports() -> Ports:
     """Return ports that nobody listens on just now.
 
     Taken at random from below the ports that the kernel gives to outgoing connections: a port that
-    it proposes itself is the next client's as soon as it is given back.
+    it proposes itself goes to the next client as soon as it is free.
     """
     highest = _first_ephemeral() - 1
     taken: set[int] = set()

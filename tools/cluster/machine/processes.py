@@ -1,8 +1,8 @@
-"""Starts the processes of a box and finds them again, also after a kill -9 of who started them.
+"""Starts the processes of a box, and finds them again, even after a kill -9 of their starter.
 
 A process belongs to a box if its environment says so: BOX_VARIABLE holds the box's random id. Those
 in a pod's containers have an environment of their own, but are in a control group that holds the
-id. A process is looked at through a pidfd, so that none that got a reused id is ever killed.
+id. Processes are accessed through pidfds, so that none with a reused id is ever killed.
 `registry.py` decides which boxes are left over.
 """
 
@@ -91,19 +91,19 @@ def find_processes(box_id: str) -> list[Found]:
 
 
 def is_listening(box_id: str, port: int) -> bool:
-    """Tell whether it is a process of the box that listens on the port.
+    """Return whether a process of the box listens on the port.
 
-    An answer alone proves nothing: a port that was lost is answered on by who took it, and that may
-    be the same component of another box.
+    An answer alone proves nothing: another process may have taken the port, even the same component
+    of another box.
     """
     processes = find_processes(box_id)
     return any(_listeners(found.pid, port) & _open_files(found.pid) for found in processes)
 
 
 def kill_processes(box_id: str) -> int:
-    """Kill every process of a box and wait until they are gone; return how many there were.
+    """Kill every process of a box, wait for their end, and return their number.
 
-    With SIGKILL: a box's data is thrown away with it.
+    By SIGKILL, since the box's data is deleted anyway.
     """
     num_killed = 0
     deadline = time.monotonic() + KILL_TIMEOUT_SECONDS
@@ -177,7 +177,7 @@ def _component_of(pid: int, box_id: str) -> str | None:
 
 
 def _is_in_pod(pid: int, box_id: str) -> bool:
-    """Tell whether the process runs in a container of the box; only root's boxes have some."""
+    """Return whether the process runs in a container of the box; only root's boxes have some."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text()
         # The name before it may hold anything, spaces and parentheses too.

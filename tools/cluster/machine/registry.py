@@ -1,9 +1,9 @@
-"""Knows every box of this user on this machine, and which of them nobody owns any more.
+"""The registry of this user's boxes on this machine; it finds those without an owner.
 
 A box is recorded before its first process starts. Its record is a file in the registry's folder,
 beside a lock that the owner holds as long as it lives: the kernel lets go of it however the owner
 ends, and no other process is ever taken for the owner. A detached box (`make cluster-up`) has an
-owner only while it starts. `control_plane.py` records, `sweep` cleans up behind what was killed.
+owner only while it starts. `control_plane.py` records boxes; `sweep` removes those without owner.
 """
 
 import fcntl
@@ -37,7 +37,7 @@ class Record:
     Attributes:
         id: random; its processes carry it.
         folder: its own.
-        is_detached: whether it is up and outlives who started it.
+        is_detached: whether it runs and outlives its starter.
         version: of this format.
     """
 
@@ -82,7 +82,7 @@ def parse_record(text: str) -> Record:
 def register(folder: Path) -> Record:
     """Record a new box in an empty folder and own it.
 
-    What a former box left there on purpose, its logs, is deleted.
+    The logs of a former box there are deleted.
 
     Raises:
         BoxError: something else is in the folder already.
@@ -110,11 +110,11 @@ def detach(record: Record) -> Record:
 
 
 def remove(record: Record, *, keep: tuple[str, ...] = ()) -> int:
-    """Kill what runs of a box, remove what it left, forget it; return how many were killed.
+    """Kill a box's processes, remove its traces and its record; return the number of processes.
 
     Args:
         record: of the box.
-        keep: what to leave in its folder, which then stays too, marked as a former box's.
+        keep: files that stay in its folder, which is marked as a former box's.
     """
     num_killed = kill_processes(record.id)
     remains.clear(record.id, Path(record.folder))
@@ -132,7 +132,7 @@ def find_record(folder: Path) -> Record | None:
 
 
 def is_box_kubeconfig(kubeconfig: Path) -> bool:
-    """Tell whether a kubeconfig is one of a box of ours, by the record beside it."""
+    """Return whether a kubeconfig belongs to a box, by the record beside it."""
     return (kubeconfig.resolve().parent / MARKER).exists()
 
 

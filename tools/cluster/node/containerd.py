@@ -32,7 +32,7 @@ class StreamedImage(Protocol):
         """The digest of its manifest."""
 
     def write_archive(self, stream: IO[bytes], known: Collection[str] = ()) -> None:
-        """Write it, what has one of the known digests left out."""
+        """Write the archive without the files of the known digests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,11 @@ class Containerd:
 
     @classmethod
     def of(cls, layout: NodeLayout, parts: Binaries) -> "Containerd":
-        """Return the one of a full node."""
+        """Return the containerd of a full node."""
         return cls(ctr=parts[node_binaries.CTR], socket=layout.containerd_socket)
 
     def is_ready(self) -> bool:
-        """Tell whether it answers."""
+        """Return whether it answers."""
         return self.socket.exists() and self._ctr("version").returncode == 0
 
     def import_image(self, archive: Path) -> None:
@@ -69,7 +69,7 @@ class Containerd:
         self._delete_unnamed()
 
     def import_streamed(self, image: StreamedImage) -> None:
-        """Import an image, of which only what is not there already is written.
+        """Import an image; only its missing parts are written.
 
         Raises:
             BoxError: containerd refuses it.
@@ -94,7 +94,7 @@ class Containerd:
         self._delete_older(image.reference)
 
     def name_image(self, image: StreamedImage, name: str) -> None:
-        """Give an image one more name; whatever had it loses it.
+        """Give an image one more name; another image with that name loses it.
 
         Raises:
             BoxError: the image is not there.
@@ -108,7 +108,7 @@ class Containerd:
         self.run("images", "tag", "--force", found[0], name)
 
     def run(self, *arguments: str) -> str:
-        """Run its client and return what it printed.
+        """Run its client and return its output.
 
         Raises:
             BoxError: it failed.
@@ -119,7 +119,7 @@ class Containerd:
         return done.stdout
 
     def _delete_older(self, reference: str) -> None:
-        """Delete what has the name of an image and another tag: it was of other sources."""
+        """Delete images with the same name and another tag: they were built of other sources."""
         repository, _, tag = reference.rpartition(":")
         found = (name.rpartition(":") for name in self._images())
         older = [
@@ -132,7 +132,7 @@ class Containerd:
         self._delete_unnamed()
 
     def _delete_unnamed(self) -> None:
-        """Delete the images whose names now are those of newer ones, or they pile up."""
+        """Delete images that lost their names to newer ones, or they pile up."""
         images = self._images()
         named = {digest for name, digest in images.items() if not name.startswith(DIGEST)}
         unnamed = [name for name, digest in images.items() if digest not in named]

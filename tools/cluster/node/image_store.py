@@ -26,12 +26,12 @@ def default_store() -> Path:
 
 @contextmanager
 def holding(store: Path, folder: Path) -> Iterator[int]:
-    """Have the store for the node in `folder`; wait for a test run's node that has it now.
+    """Lock the store for the node in `folder`; wait for the node of a test run that holds it.
 
-    Yields a descriptor: the store is had for as long as a process keeps it open.
+    Yields a descriptor: the lock is held as long as a process keeps it open.
 
     Raises:
-        BoxError: the node that has it is one that stays.
+        BoxError: a detached node holds it.
     """
     store.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(store / ".lock", os.O_RDWR | os.O_CREAT, 0o600)

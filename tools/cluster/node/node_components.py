@@ -1,4 +1,4 @@
-"""The command lines of what makes a machine a node, as cluster-in-a-box.md has them; pure.
+"""The command lines of a node's components, as in cluster-in-a-box.md; pure.
 
 `node_files.py` builds the files that they name, `node_startup.py` runs what is built here.
 """
@@ -31,7 +31,7 @@ class NodeBuilder(Builder):
         """The container runtime.
 
         Args:
-            lock: the descriptor by which it, and the shims after it, have the image store.
+            lock: the descriptor by which it and its shims hold the image store.
         """
         config = f"--config={self.layout.containerd_config}"
         component = self._build(node_binaries.CONTAINERD, None, config)

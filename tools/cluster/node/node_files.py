@@ -85,7 +85,7 @@ class NodeFiles:
         box_id: of the box.
         node: the map of what the node adds to the box's folder.
         network: its network.
-        binaries: what it is made of.
+        binaries: its programs.
         store: the folder of containerd's images.
     """
 

@@ -6,7 +6,7 @@ is kept for documentation (RFC 5737) at each end: what runs on the machine reach
 address and nothing behind it. The namespace has no route to anywhere else.
 
 The namespace is a mount in the box's folder, and lives as long as that or a process in it;
-`remains.py` sees to the end of both, and of the interfaces.
+`remains.py` removes both, and the interfaces.
 """
 
 import ipaddress
@@ -33,7 +33,7 @@ class Network:
     """A full node's network.
 
     Attributes:
-        namespace: the file that it is entered by.
+        namespace: the file by which processes enter it.
         node_address: the node's address, of its servers and of pods in the node's network.
         machine_address: the machine's, as the node and its pods see it.
         interface: the machine's end of the cable.

@@ -1,6 +1,6 @@
 """Brings one full node up in an empty folder: network, images, control plane, node.
 
-`full_node.py` calls it. What it shares with a control plane is in `startup.py`.
+`full_node.py` calls it. The part that it shares with a control plane is in `startup.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ class NodeSettings:
     """Settings of a full node.
 
     Attributes:
-        resources: what the node says it has besides this machine's CPUs and memory; nothing looks
-            whether it is there, so that pods which ask for GPUs find a place.
+        resources: the node's resources besides this machine's CPUs and memory; they need not exist,
+            so that pods which request GPUs find a place.
         crds: files of CRDs to create.
         store: the folder of containerd's images, which outlives the node.
     """
@@ -63,8 +63,8 @@ class NodeStartup:
     Attributes:
         box_id: of the box, which its processes carry.
         layout: of its folder.
-        binaries: what it is made of.
-        settings: what it is to be like.
+        binaries: its programs.
+        settings: its settings.
         images: OCI archives to import.
         is_detached: whether the processes outlive this one.
     """

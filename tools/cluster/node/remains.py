@@ -57,13 +57,13 @@ def create_groups(box_id: str) -> None:
 
 
 def save_kernel_settings(folder: Path) -> None:
-    """Write down what kubelet is about to change; `restore_kernel_settings` takes it back."""
+    """Save the kernel settings that kubelet changes, for `restore_kernel_settings`."""
     values = {name: (KERNEL / name).read_text() for name in KERNEL_SETTINGS}
     (folder / SAVED_SETTINGS).write_text(json.dumps(values))
 
 
 def restore_kernel_settings(folder: Path) -> None:
-    """Take back what kubelet has changed, if that was written down."""
+    """Restore the saved kernel settings, if there are any."""
     saved = folder / SAVED_SETTINGS
     if not saved.exists():
         return
@@ -73,10 +73,10 @@ def restore_kernel_settings(folder: Path) -> None:
 
 
 def clear(box_id: str, folder: Path) -> None:
-    """Remove all that a box whose processes are gone has left but for its folder's files.
+    """Remove all traces of a box without processes, except for the files in its folder.
 
     Raises:
-        BoxError: the kernel does not let go of something.
+        BoxError: the kernel still uses something.
     """
     restore_kernel_settings(folder)
     for path in [*find_shim_sockets(folder), *_find_log_links(folder)]:
@@ -93,7 +93,7 @@ def clear(box_id: str, folder: Path) -> None:
 
 
 def find_mounts(folder: Path) -> list[str]:
-    """Return what is mounted below a box's folder, the last first."""
+    """Return the mounts below a box's folder, the latest first."""
     mounts = (line.split()[4] for line in MOUNTS.read_bytes().splitlines())
     # proc(5): a space, and what else would end the field, is an octal number such as \040.
     paths = [os.fsdecode(OCTAL.sub(lambda found: bytes([int(found[1], 8)]), m)) for m in mounts]
@@ -107,7 +107,7 @@ def find_shim_sockets(folder: Path) -> list[Path]:
 
 
 def find_groups(box_id: str) -> list[Path]:
-    """Return the control groups of a box that there are."""
+    """Return the existing control groups of a box."""
     return [path for path in _find_groups(box_id) if path.exists()]
 
 
