@@ -69,11 +69,21 @@ def test_a_resumed_script_trains_each_row_once_per_epoch(
 
 
 @pytest.mark.slow
-def test_two_ranks_of_lightning_train_each_row_once_per_epoch(scripts: Scripts) -> None:
-    (scripts.folder / "train.py").write_text(LIGHTNING)
+@pytest.mark.timeout(900)  # four processes that import the library, two at a time
+@pytest.mark.parametrize(
+    ("script", "steps"),
+    [
+        pytest.param(LIGHTNING, [FILTER], id="Lightning"),
+        pytest.param(HUGGING_FACE, [], id="Hugging Face"),
+    ],
+)
+def test_two_ranks_train_each_row_once_per_epoch(
+    scripts: Scripts, script: str, steps: list[dict[str, Any]]
+) -> None:
+    (scripts.folder / "train.py").write_text(script)
     training = {
         "script": "train.py",
-        "args": [str(scripts.folder), "10"],
+        "args": [str(scripts.folder), "10", "-1"],
         "batchSize": BATCH_ROWS,
         "columns": ["id"],
         "epochs": 2,
@@ -81,7 +91,7 @@ def test_two_ranks_of_lightning_train_each_row_once_per_epoch(scripts: Scripts) 
     }
     document = build_experiment(
         dataset={"parquet": {"uri": "table/"}, "rowKey": ["id"]},
-        pipeline=[FILTER],
+        pipeline=steps,
         training=training,
         pipelineOptions={"rowsPerBlock": 100},
     )
@@ -89,7 +99,7 @@ def test_two_ranks_of_lightning_train_each_row_once_per_epoch(scripts: Scripts) 
     run_attempts(scripts.folder, document, world_size=2, apart=True)
 
     ranks = [keep_trained(read_steps(scripts.folder, rank)) for rank in range(2)]
-    steps = [[each["step"] for each in rank] for rank in ranks]
-    assert steps[0] == steps[1] == list(range(1, len(ranks[0]) + 1))
+    numbers = [[each["step"] for each in rank] for rank in ranks]
+    assert numbers[0] == numbers[1] == list(range(1, len(ranks[0]) + 1))
     ids = sorted(chain.from_iterable(each["ids"] for rank in ranks for each in rank))
     assert ids == sorted([*range(NUM_ROWS), *range(NUM_ROWS)])

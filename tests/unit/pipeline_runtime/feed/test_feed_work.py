@@ -55,6 +55,22 @@ def test_counts_say_what_every_step_took_and_gave(root: Path) -> None:
     assert [count.rows for count in counts] == [60, 40, 20, 20]
 
 
+@pytest.mark.parametrize("rows_per_piece", [4, 7, 100])
+@pytest.mark.parametrize("part", [range(13), range(7, 20), range(13, 20)], ids=str)
+def test_a_part_of_a_row_group_runs_steps_on_its_own_rows_only(
+    part: range, rows_per_piece: int, root: Path
+) -> None:
+    stream = plan_of(root, BASE.derive(y="x * 2"), shuffle={"unit": "None"})
+    [group, *_] = stream.groups(0, 20)
+    pieces = list(read_group(stream, group.cut(part), rows_per_piece))
+    assert ids(pieces) == list(part)
+    assert {sum(counts) for counts in zip(*map(rows_of_steps, pieces), strict=True)} == {len(part)}
+
+
+def rows_of_steps(piece: Piece) -> list[int]:
+    return [count.rows for count in piece.header.counts]
+
+
 def test_a_piece_survives_the_wire_without_a_copy(root: Path) -> None:
     piece = run(plan_of(root, BASE))[0]
     block = pack(piece)
