@@ -1,6 +1,7 @@
 """Pieces of one call travel together and are what they were, tables and ready ones."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,11 @@ def test_pieces_come_as_they_were_sent(
         else:
             assert isinstance(after, Piece)
             assert after.table == before.table
+
+
+def test_a_result_travels_without_rows() -> None:
+    piece = replace(piece_of(0, 3), table=pa.table({}), result='["file", [1, 2]]')
+    assert unpack(pack_all([piece, piece])) == [piece, piece]
 
 
 @pytest.mark.skipif(not CAN_SHARE, reason="only Linux has anonymous files")
