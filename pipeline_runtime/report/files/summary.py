@@ -297,9 +297,11 @@ class TimeShares(SummaryModel):
 
 
 class Checksum(SummaryModel):
-    """Checksum of the rows that reached the trainer, in any order: equal checksums, equal rows."""
+    """Checksum of the rows that reached the consumer, in any order: equal checksums, equal rows."""
 
-    rows: Count = Field(default=0, description="Rows of weight above 0 that were trained on.")
+    rows: Count = Field(
+        default=0, description="Rows of weight above 0 that were trained on, or rows of the table."
+    )
     sum: HexSum = Field(
         default="0" * CHECKSUM_DIGITS, description="Sum of row hashes mod 2^64, 16 hex digits."
     )
@@ -355,7 +357,8 @@ class Summary(SummaryModel):
         default=TimeShares(), description="Where the trainer's time went; sums to 1."
     )
     checksum: Checksum = Field(
-        default=Checksum(), description="Which rows reached the trainer, order left out."
+        default=Checksum(),
+        description="Which rows reached the trainer, or the table; order left out.",
     )
     order: Order = Field(default=Order(), description="How much of the order is promised.")
     checkpoints: Checkpoints = Field(default=Checkpoints(), description="What was saved.")
