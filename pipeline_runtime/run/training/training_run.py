@@ -19,9 +19,7 @@ from pipeline_runtime.run.consumers import Control, Reading, Results, RunBasis
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.training.driver import Trainers, TrainingOutcome, execute
-from pipeline_runtime.run.training.pace import PaceMeter
 from pipeline_runtime.run.training.prepare import PreparedRun, check_program
-from pipeline_runtime.run.training.supply import SupplyMeter
 from pipeline_runtime.run.training.totals import (
     HistoryRates,
     build_sections,
@@ -122,6 +120,9 @@ class TrainingRun:
 
     def _watch(self, control: Control, recorder: _Recorder) -> Callable[[MonitorState], None]:
         """Return what is called with each reading of the monitor."""
+        from pipeline_runtime.run.training.pace import PaceMeter
+        from pipeline_runtime.run.training.supply import SupplyMeter
+
         run, clock = self._run, control.phases
         rates = HistoryRates({"rows": float(run.resumed_rows)})
         meter, supply = PaceMeter(run.planned_rows), SupplyMeter()
