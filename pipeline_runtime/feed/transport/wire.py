@@ -22,6 +22,7 @@ from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Parts, Slot
 from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
 from pipeline_runtime.feed.transport.segments import Segment, Segments
+from pipeline_runtime.plan.model import Plan
 
 _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
 
@@ -44,6 +45,23 @@ class Sending:
     shared_memory: bool = True  # pipelineOptions.debug.sharedMemory
     to_gpus: bool = False  # trainers copy batches to a GPU as they are packed
     reads_ahead: bool = False  # pipelineOptions.debug.readAhead, from a store
+
+    @classmethod
+    def of(cls, plan: Plan, *, to_gpus: bool = False) -> Sending:
+        """Return what a plan chose.
+
+        Args:
+            to_gpus: trainers copy batches to a GPU as they are packed.
+        """
+        delivery = plan.delivery
+        return cls(
+            sparse=delivery.sparse,
+            compression=delivery.compression,
+            batched_calls=delivery.batched_calls,
+            shared_memory=delivery.shared_memory,
+            to_gpus=to_gpus,
+            reads_ahead=plan.main.reads_ahead,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

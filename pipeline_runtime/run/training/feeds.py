@@ -7,7 +7,6 @@ from copy import deepcopy
 from pipeline_runtime.feed.base import FeedSource
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.worker import WorkerPlan
 
@@ -25,23 +24,6 @@ def build_streams(run: PreparedRun) -> dict[str, Stream]:
         for role, plan in plans.items()
         if plan is not None
     }
-
-
-def build_sending(run: PreparedRun, *, to_gpus: bool) -> Sending:
-    """Return how readers in other processes send their pieces.
-
-    Args:
-        to_gpus: trainers copy batches to a GPU as they are packed.
-    """
-    delivery = run.plan.delivery
-    return Sending(
-        sparse=delivery.sparse,
-        compression=delivery.compression,
-        batched_calls=delivery.batched_calls,
-        shared_memory=delivery.shared_memory,
-        to_gpus=to_gpus,
-        reads_ahead=run.plan.training.reads_ahead,
-    )
 
 
 def build_worker_plan(run: PreparedRun, feeds: FeedSource) -> WorkerPlan:

@@ -17,8 +17,9 @@ from pipeline_runtime.feed.base import FeedSource
 from pipeline_runtime.feed.local.process_readers import ProcessReaders
 from pipeline_runtime.feed.local.switching import SwitchingReaders
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.monitor import Monitor, MonitorState, Order
-from pipeline_runtime.run.training.feeds import build_sending, build_streams, build_worker_plan
+from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.local_runtime import Aborted, LocalRuntime, one_torch_thread
 from pipeline_runtime.training.ranks.worker import train_worker
@@ -45,7 +46,7 @@ class LocalTrainer(threading.Thread):
             self._monitor.warn(_NO_CUDA)
         self._processes = ProcessReaders(
             streams=build_streams(run),
-            sending=build_sending(run, to_gpus=has_cuda),
+            sending=Sending.of(run.plan, to_gpus=has_cuda),
             num_readers=threads_per_rank(1),
         )
         self._plan = build_worker_plan(run, _choose_feeds(run, self._processes))

@@ -34,11 +34,12 @@ from pipeline_runtime.feed.over_ray.ray_data import (
     broadcast_side_tables,
     build_dataset,
 )
+from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.monitor import MonitorState, Order
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.placement import Placement, find_placement
-from pipeline_runtime.run.training.feeds import build_sending, build_streams, build_worker_plan
+from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.ray_runtime import (
     ScriptConfig,
@@ -201,7 +202,7 @@ def _build_feeds(
     if run.plan.feed.engine == "RayData":
         return DatasetShards(), _datasets(run, monitor, place.data)
     streams = build_streams(run)
-    sending = build_sending(run, to_gpus=place.has_cuda)
+    sending = Sending.of(run.plan, to_gpus=place.has_cuda)
     if run.plan.feed.may_be_threads and options.is_on_this_machine:
         return ThreadReaders(streams=streams, num_threads=threads_per_rank(run.world_size)), {}
     if run.plan.broadcast:

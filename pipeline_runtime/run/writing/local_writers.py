@@ -23,8 +23,9 @@ def open_local_writers(plan: Plan, stream: Stream) -> Iterator[Writers]:
         threads = ThreadReaders(streams={ROLE: stream}, num_threads=num_writers)
         yield Writers(feed=threads, merge=merge)
         return
-    sending = Sending(reads_ahead=stream.plan.reads_ahead)
-    processes = ProcessReaders(streams={ROLE: stream}, sending=sending, num_readers=num_writers)
+    processes = ProcessReaders(
+        streams={ROLE: stream}, sending=Sending.of(plan), num_readers=num_writers
+    )
     try:
         yield Writers(feed=processes, merge=merge)
     finally:

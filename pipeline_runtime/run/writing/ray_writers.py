@@ -69,9 +69,11 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
             stream = replace(stream, plan=broadcast_side_tables(stream.plan))
         pool, held = start_pool({ROLE: stream}, _ignore, labels, num_trainers=0)
         try:
-            sending = Sending(reads_ahead=stream.plan.reads_ahead)
             feed = ActorReaders(
-                pool=pool, streams=held, piece_rows=stream.piece_rows, sending=sending
+                pool=pool,
+                streams=held,
+                piece_rows=stream.piece_rows,
+                sending=Sending.of(plan),
             )
             # Readers end with their pool, and leave their CPUs to the merge.
             yield Writers(feed=feed, merge=MergeOnRay(labels, lambda: ray.kill(pool)))
