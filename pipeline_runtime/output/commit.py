@@ -116,4 +116,6 @@ def _copy(
         write_record(staged, names.COMMIT_FILE, record)
     table = staged.below(names.TABLE_FOLDER)
     each(lambda path: table.put_in_place(path, place.table), [file.path for file in record.files])
+    # An attempt may list other files than the one that began to commit.
+    manifest = manifest.model_copy(update={"files": record.files})
     place.table.write(MANIFEST_FILE, manifest.to_json())

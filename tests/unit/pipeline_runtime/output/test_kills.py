@@ -122,6 +122,18 @@ def test_a_kill_anywhere_costs_no_row(
     assert at > 10
 
 
+def test_a_kill_anywhere_leaves_a_readable_empty_table(uri: str, tmp_path: Path) -> None:
+    settings = settings_of(uri, plan_table(tmp_path / "empty.parquet", ROWS.slice(0, 0)))
+    for at in itertools.count():
+        clear(settings)
+        if not is_killed(settings, at, after=True):
+            break
+        settings.write(resume=True)
+        assert rows_of(uri) == []
+        assert staged_names(settings.place()) == []
+    assert at > 5
+
+
 def test_two_renames_replace_a_table_where_no_exchange_is(
     tmp_path: Path, source: StreamPlan, old: StreamPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
