@@ -66,7 +66,11 @@ class WritingCollector(Collector):
     def _build(self, progress: Progress) -> Iterator[Metric]:
         yield from self._build_pace(progress)
         stored = progress.rows - progress.resumed_rows
-        yield _count("lastmile_output_rows", "Rows for the table that were stored.", stored)
+        yield GaugeMetricFamily(
+            "lastmile_output_rows",
+            "Rows for the table that are stored, those of earlier attempts too.",
+            value=progress.rows,
+        )
         yield GaugeMetricFamily(
             "lastmile_output_files", "Files of the table that were written.", value=progress.files
         )

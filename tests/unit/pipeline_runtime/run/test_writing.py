@@ -225,7 +225,7 @@ def test_metrics_say_what_is_written(root: Path, scrape: Callable[[int], str]) -
         on_metrics_port=ports.append, on_reading=lambda _: pages.append(scrape(ports[0]))
     )
     run(root, watcher=watcher)
-    assert "lastmile_output_rows_total 500.0" in pages[-1]
+    assert "lastmile_output_rows 500.0" in pages[-1]
     assert "lastmile_output_files 1.0" in pages[-1]
     assert 'lastmile_step_output_rows_total{step="1-filter"} 500.0' in pages[-1]
     assert 'lastmile_output_phase{phase="Committed"} 1.0' in pages[-1]

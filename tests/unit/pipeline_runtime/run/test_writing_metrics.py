@@ -41,7 +41,8 @@ def test_waits_are_the_time_without_records(collector: WritingCollector) -> None
     assert found["lastmile_run_loop_seconds_total"] == 20.0
     assert found["lastmile_run_wait_seconds_totalproduction"] == 15.0
     assert found["lastmile_run_wait_seconds_totaltransfer"] == 0.0
-    assert found["lastmile_run_rows_total"] == found["lastmile_output_rows_total"] == 300.0
+    assert found["lastmile_run_rows_total"] == 300.0
+    assert found["lastmile_output_rows"] == 400.0
     assert found["lastmile_run_steps_total"] == 4.0
 
 
