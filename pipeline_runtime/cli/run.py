@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -135,18 +136,29 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
             print(done, file=sys.stderr if as_json else sys.stdout)
             if as_json:
                 print(done.summary)
+            _tell_table(json.loads(done.summary), as_json=as_json)
             return EXIT_OK
         if as_json:
             print(finished.summary.model_dump_json(by_alias=True, indent=2))
         else:
             print_summary(make_console(), finished.summary)
             print(f"report: {finished.output / 'report.html'}")
+        if finished.outcome.kind == "Complete":
+            _tell_table(finished.summary.model_dump(), as_json=as_json)
         for hint in finished.hints:
             print(hint, file=sys.stderr)
     outcome = finished.outcome
     if outcome.is_running:  # a step of the user's: the interpreter's end might crash beside it
         os._exit(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED if outcome.kind == "Interrupted" else exit_code_of(outcome.error_kind)
+
+
+def _tell_table(summary: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the table that the run wrote, if any; the operator reads this line in the log."""
+    table = summary.get("output") or {}
+    if {"rows", "files", "bytes"} <= table.keys():
+        line = "output: rows={rows} files={files} bytes={bytes}".format_map(table)
+        print(line, file=sys.stderr if as_json else sys.stdout)
 
 
 def _carry_out(
