@@ -190,7 +190,7 @@ def _lines(results: records.Document) -> Iterator[str]:
 
 
 def draw(results: records.Document, path: Path) -> None:
-    """Bytes a row, and the trainer's seconds, by how full the sequences are."""
+    """Bytes per row, and the trainer's seconds, by how full the sequences are."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     bytes_axes, take_axes = figure.subplots(1, 2)
     for way in WAYS:

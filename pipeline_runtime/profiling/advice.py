@@ -93,7 +93,7 @@ def _storage(found: Findings) -> Iterator[Advice]:
         yield Advice(
             field="spec.dataset",
             text=f"a reader waits {percent(read.share * waiting)} of its time for the storage; "
-            "a store nearer to the data workers, or fewer bytes a row, counts more than CPUs",
+            "a store nearer to the data workers, or fewer bytes per row, counts more than CPUs",
         )
 
 
@@ -184,7 +184,7 @@ def _maps(found: Findings) -> Iterator[Advice]:
             yield Advice(
                 field=step.path,
                 text=f"the function takes {percent(cost.share)} of a reader's time, "
-                f"{cost.microseconds_per_row.median:.3g} µs a row; work on whole columns (format "
+                f"{cost.microseconds_per_row.median:.3g} µs per row; work on whole columns (format "
                 "arrow or numpy), or built-in steps, cost less",
             )
 

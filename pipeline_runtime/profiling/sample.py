@@ -162,7 +162,7 @@ def measure_passes(taken: Taken, seconds: float) -> tuple[Pass, ...]:
 
 
 def measure_packed(taken: Taken, compression: str) -> dict[str, float]:
-    """Bytes a sample between processes, of the first pieces: packed, and by each codec besides.
+    """Return bytes per sample between processes, of the first pieces: packed, and by each codec.
 
     Only batches are compressed, not rows of which the trainer makes them.
 

@@ -10,9 +10,9 @@ from pipeline_runtime.report.drawing.painter import Justify, Painter
 
 _COLUMNS: dict[str, Justify] = {
     "step": "left",
-    "a row": "right",
+    "per row": "right",
     "kept": "right",
-    "bytes a row": "right",
+    "bytes per row": "right",
     "share": "right",
 }
 # On a narrow terminal the bars go: the shares stand beside them.
@@ -71,9 +71,9 @@ class _ProfilePainter(Painter):
 
     def print_hops(self, profile: Profile) -> None:
         table = self.table(
-            "Bytes of a sample",
+            "Bytes per sample",
             ("where", "left"),
-            ("a sample", "right"),
+            ("per sample", "right"),
             ("at the intake", "right"),
             *self._bar_columns,
         )
