@@ -14,7 +14,8 @@ KubeRay counts every pod of the group that is not on the list, terminating pods 
 - A victim that ends before it is listed is replaced by KubeRay; the replacement is removed instead.
 - A pod on a lost node is never force-deleted by the operator. It becomes a victim that is not
   listed, so that KubeRay creates a replacement: KubeRay 1.6 does not change a group while a pod
-  that it deleted is still there (controllers/ray/expectations/scale_expectations.go).
+  that it deleted is still there (controllers/ray/expectations/scale_expectations.go). If the node
+  is lost after the pod was listed, KubeRay waits, and so does every drain, until the pod is gone.
 - A number that somebody else wrote into `replicas` becomes the number of staying workers.
 """
 
@@ -143,10 +144,10 @@ def go_on_draining(draft: Draft) -> bool:
     if draft.patches:
         return False
     victims = _sort(draft)
-    due: Sequence[Document] = victims.going if _is_due(draft, victims.going) else ()
+    due = _find_due(draft, victims.going)
     if victims.going and not due:
         _ask_ray(draft, victims.going)
-    elif victims.leaving:
+    elif victims.leaving or len(due) < len(victims.going):
         draft.look_again(LOOK_SECONDS)
     _write(draft, victims, due)
     return False
@@ -322,6 +323,17 @@ def _patch(draft: Draft, replicas: int, names: Sequence[str]) -> None:
     draft.patches.append(("RayCluster", draft.owner.ray_cluster, patch))
 
 
+def _find_due(draft: Draft, going: Sequence[Document]) -> list[Document]:
+    """Find the victims to list, once all are due.
+
+    A pod that exists after its grace period may be on a lost node, which is not known yet.
+    """
+    if not _is_due(draft, going):
+        return []
+    overdue = {pod.name for pod in _pods(draft) if _is_overdue(draft, pod, 0)}
+    return [victim for victim in going if victim["name"] not in overdue]
+
+
 def _is_due(draft: Draft, going: Sequence[Document]) -> bool:
     """Return whether the victims can be deleted: drained, past the deadline, or without work."""
     if not going or draft.submission is None:
@@ -398,4 +410,9 @@ def _listed(draft: Draft) -> Sequence[str]:
 
 def _is_lost(draft: Draft, pod: Pod) -> bool:
     """Return whether a pod is on a lost node: its grace period ended long ago."""
-    return pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0
+    return _is_overdue(draft, pod, LOST_SECONDS)
+
+
+def _is_overdue(draft: Draft, pod: Pod, seconds: float) -> bool:
+    """Return whether a pod still exists so many seconds after the end of its grace period."""
+    return pod.ends is not None and draft.until(pod.ends, seconds) <= 0

@@ -12,6 +12,7 @@ from trained import (
     trained,
     victims_of,
 )
+from world import GRACE_SECONDS
 
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS, MAX_DRAINING
 
@@ -137,6 +138,27 @@ def test_a_victim_stays_listed_until_its_pod_is_gone_also_on_a_node_that_is_lost
     world.dead.clear()
     run.run(60)
     assert (len(world.workers), listed(world), world.taken) == (5, [], [])
+
+
+def test_a_victim_that_outlives_its_grace_period_is_not_listed() -> None:
+    run = draining()
+    world, victims = run.world, victims_of(run.world)
+    world.dead.add(victims[0])
+    world.end_worker(victims[0])
+    run.world.settings = BY_HAND
+    run.run(GRACE_SECONDS)
+    finish_draining(run)
+    run.step()
+    assert (listed(world), group_of(world)["replicas"]) == (victims[1:], 6)
+    run.run(90)
+    assert world.events.count("Warning NodeLost") == 1
+    scale_by_hand(world, 7)  # KubeRay waits for nothing
+    run.run(60)
+    assert len(set(world.workers) - world.dead) == 7
+    world.dead.clear()
+    run.run(60)
+    assert (len(world.workers), group_of(world)["replicas"]) == (7, 7)
+    assert (listed(world), world.taken) == ([], [])
 
 
 def test_a_worker_on_a_lost_node_is_replaced_and_never_deleted() -> None:
