@@ -7,6 +7,7 @@ readers have left their CPUs. What a lost worker was doing is done again by anot
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,6 +54,8 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
 
     Raises, and turns Ray's errors into, a LastmileError.
     """
+    # Importing Ray Data has set a level of its own.
+    logging.getLogger("ray.data").setLevel(logging.getLogger("ray").level)
     labels = find_placement(0, wants_gpus=False).data
     failures = None
     try:
