@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
-from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, stage_of
+from operator_stage import eventually
+from reconcile_stage import NAME, Stage, stage_of
 
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.serve import serving
@@ -48,12 +49,6 @@ async def answer(url: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not is_so():
-            await asyncio.sleep(POLL_SECONDS)
-
-
 def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
     box: Box, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,10 +61,10 @@ def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
         async with stage_of(box, namespace) as stage, probed(stage, metrics) as url:
             async with serving(stage.reconciler, [namespace], metrics=metrics):
                 stage.apply()
-                await until(lambda: watched.event_age_seconds is not None)
+                await eventually(lambda: watched.event_age_seconds is not None)
 
             stage.apply(backoffLimit=7)
-            await until(lambda: watched.find_oldest_missed() is not None)
+            await eventually(lambda: watched.find_oldest_missed() is not None)
             assert await answer(f"{url}/healthz") == (200, "ok\n")  # it may still come
 
             clock.skipped += DEAD_SECONDS
@@ -78,7 +73,7 @@ def test_a_process_whose_watch_has_ended_is_not_healthy_until_another_watches(
             assert f"{namespace}/{NAME}" in said
 
             async with serving(stage.reconciler, [namespace], metrics=metrics):
-                await until(lambda: watched.find_oldest_missed() is None)
+                await eventually(lambda: watched.find_oldest_missed() is None)
                 assert await answer(f"{url}/healthz") == (200, "ok\n")
 
     asyncio.run(story())

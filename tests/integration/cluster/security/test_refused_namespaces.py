@@ -8,20 +8,18 @@ import json
 import logging
 import secrets
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import kopf
 import pytest
 import yaml
 from commands import LASTMILE
-from operator_stage import comes
-from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, stage_of
+from operator_stage import comes, eventually, impatient
+from reconcile_stage import stage_of
 
 import dataset_operator.serve
 from dataset_operator.api import FINALIZER
-from dataset_operator.handlers import build_kopf_settings
 from dataset_operator.kube.login import Login
 from dataset_operator.serve import serving
 from dataset_operator.telemetry.freshness import compare_forever
@@ -64,19 +62,6 @@ def log_in(box: Box, home: str, folder: Path) -> Path:
     return path
 
 
-def impatient() -> kopf.OperatorSettings:
-    """Return the operator's settings, but retry a refused request once: Kopf would for a minute."""
-    settings = build_kopf_settings()
-    settings.networking.error_backoffs = (0.1,)
-    return settings
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not is_so():
-            await asyncio.sleep(POLL_SECONDS)
-
-
 @pytest.mark.slow
 def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_operator_in(
     box: Box,
@@ -115,15 +100,15 @@ def test_a_namespace_that_refuses_pauses_alone_and_is_watched_once_it_lets_the_o
                 )
                 stage.apply()
                 await comes(stage, "Training", "True", "Running")
-                await until(lambda: watched.is_synced)
+                await eventually(lambda: watched.is_synced)
                 # A list may be a moment ahead of the watch.
-                await until(lambda: watched.find_oldest_missed() is None)
+                await eventually(lambda: watched.find_oldest_missed() is None)
                 assert {key for key, _ in watched.list_standings()} == {(namespace, "clicks")}
-                await until(lambda: f"the namespace {other}" in caplog.text)
+                await eventually(lambda: f"the namespace {other}" in caplog.text)
                 assert await beside.status() == {}
 
                 told = f"the namespace {other} "
-                await until(lambda: log.getvalue().count(told) >= 3)
+                await eventually(lambda: log.getvalue().count(told) >= 3)
                 lines = [line for line in log.getvalue().splitlines() if other in line]
                 assert "Request attempt" in caplog.text  # what Kopf says of it
                 assert "Traceback" not in log.getvalue()

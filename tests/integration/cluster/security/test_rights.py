@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-import kopf
 import pytest
 import yaml
 from commands import LASTMILE
 from helm_chart import Document, Helm, hooks, select
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
+from operator_stage import impatient
 from reconcile_stage import (
     DEADLINE_SECONDS,
     POLL_SECONDS,
@@ -32,7 +32,6 @@ import dataset_operator.serve
 from dataset_operator.election.candidate import Candidate
 from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.errors import KubeRefused
-from dataset_operator.handlers import build_kopf_settings
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.kube.seal_key import fetch_seal
@@ -235,13 +234,6 @@ def test_each_missing_right_to_history_is_reported_and_the_cluster_is_deleted(
         said = asyncio.run(tell_of_history(box, namespace, right.account))
         assert right.words in said + caplog.text
         caplog.clear()
-
-
-def impatient() -> kopf.OperatorSettings:
-    """Build the operator's settings with short retries: Kopf repeats a refused request for long."""
-    settings = build_kopf_settings()
-    settings.networking.error_backoffs = (0.1,)
-    return settings
 
 
 @pytest.mark.slow
