@@ -28,14 +28,12 @@ COLUMN: Final = np.dtype(
             # The column.
             *("is_list", "empty_level", "max_level"),  # see `parquet.read_levels`
             *("size", "width"),  # bytes of a plain value, 0 for one bit; of an item in Arrow
-            "folds",  # whether equal neighbours among lists may stand once
             "wanted",  # a byte a row, zero if its value may be left out; none: all are wanted
             # Where it goes; of numbers the first two only.
             "values",  # room for num_values, or num_rows numbers
             "valid_items",  # bits of them; room for them, if any may be null
             "starts",  # of each list where it starts and of the last where it ends, 64 bits each
             "valid_lists",  # bits of lists, if any may be null
-            "codes",  # of a column that folds: each row's list, 32 bits each
             # What came of it.
             "told",  # 0, or -1: left to others
             *("num_lists", "num_items"),  # that were written; of numbers the second is num_rows

@@ -7,7 +7,7 @@ per page.
 
     page_headers     reads the next page's header
     decompression    decompresses its body, into memory that the next page's body reuses
-    parquet, folding decode its lists; a page of plain numbers is a page of lists without repetition
+    parquet          decodes its lists; plain numbers are lists without repetition
 
 If not all rows are wanted, a page without a wanted row is not decoded: its rows are zero, or lists
 without items. Only the levels tell the number of lists in a page, and in pages of version 1 they
@@ -27,7 +27,6 @@ import numpy as np
 
 from pipeline_runtime.kernels.chunks import UNCOMPRESSED
 from pipeline_runtime.kernels.decompression import decompress
-from pipeline_runtime.kernels.folding import fold
 from pipeline_runtime.kernels.intrinsics import bytes_at, load_word
 from pipeline_runtime.kernels.page_headers import (
     DATA_PAGE,
@@ -53,7 +52,6 @@ from pipeline_runtime.kernels.parquet import (
     find_starts,
     is_any_wanted,
     is_run_of,
-    read_levels,
     read_page,
     read_values,
     spread_values,
@@ -124,46 +122,6 @@ def _read_numbers(
     if unpack(levels, first, stop, 1, count, valid) < 0:
         return -1
     return int(spread_values(body, start, is_plain, size, width, dictionary, valid, out))
-
-
-@numba.njit
-def _fold_page(
-    column: Any,
-    page: Any,
-    levels: Any,
-    body: Any,
-    dictionary: Any,
-    values: Any,
-    starts: Any,
-    lists: Any,
-    codes: Any,
-    state: Any,
-) -> int:
-    """Read a page's lists, without repeated ones (see `fold`). Return 0, or -1, also for nulls."""
-    count, empty, present = page[NUM_VALUES], column.empty_level, column.max_level
-    repetition, definition = _level_bytes(page)
-    valid_lists, valid_items = np.empty(count, dtype=np.uint8), np.empty(count, dtype=np.uint8)
-    own = np.empty(min(count, len(codes) - state[0]) + 1, dtype=np.int64)
-    told, num_lists, num_items, end = read_levels(
-        levels, repetition, definition, count, empty, present, 0, own[:-1], valid_lists, valid_items
-    )
-    if told != 0 and told != 1:
-        return -1
-    for index in range(num_items * told):
-        if not valid_items[index]:
-            return -1
-    own[num_lists] = num_items
-    start, width, is_plain = end if repetition < 0 else 0, column.width, page[ENCODING] == _PLAIN
-    if is_plain and column.size == width:
-        if start + num_items * width > len(body):
-            return -1
-        items = body[start : start + num_items * width]
-    else:
-        items = np.empty(num_items * width, dtype=np.uint8)
-        if read_values(body, start, is_plain, column.size, width, dictionary, items) < 0:
-            return -1
-    own, valid_lists = own[: num_lists + 1], valid_lists[: num_lists * told]  # empty: all are valid
-    return int(fold(items, width, own, valid_lists, values, starts, lists, codes, state))
 
 
 @numba.njit
@@ -244,9 +202,7 @@ def _pass_over(
 def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, state: Any) -> int:
     """Set a column's counts and write its validity bits. Return 0, or -1 if values are missing."""
     num_rows = num_lists = num_items = num_levels
-    if column.folds:
-        num_rows, num_lists, num_items = state[0], state[1], state[2]
-    elif column.is_list:
+    if column.is_list:
         num_rows = num_lists = state[0]
         num_items = state[1]
     if not column.is_part and (num_rows != column.num_rows or num_levels != column.num_values):
@@ -274,17 +230,12 @@ def _read_data(
     starts: Any,
     lists: Any,
     items: Any,
-    codes: Any,
     wanted: Any,
     state: Any,
     num_levels: int,
 ) -> int:
     """Append a data page to the previous ones. Return 0, `_NO_ROOM` if marks are needed, or -1."""
     count, is_plain, width = page[NUM_VALUES], page[ENCODING] == _PLAIN, column.width
-    if column.folds:
-        return int(
-            _fold_page(column, page, levels, body, dictionary, values, starts, lists, codes, state)
-        )
     if not column.is_list:
         out = values[num_levels * width : (num_levels + count) * width]
         valid = items[num_levels : num_levels + count]
@@ -319,14 +270,11 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
     room = column.num_values if is_list else num_rows
     values = bytes_at(column.values, room * width)
     starts = bytes_at(column.starts, 8 * (num_rows + 1) * is_list).view(np.int64)
-    codes = bytes_at(column.codes, 4 * num_rows * column.folds).view(np.int32)
     wanted = bytes_at(column.wanted, num_rows if column.wanted else 0)
     lists, items, dictionary = scratch[:0], scratch[:0], values[:0]
-    if column.folds:
-        lists = np.empty(num_rows, dtype=np.uint8)
     found = np.empty((4, NUM_FIELDS), dtype=np.int64)
     page = np.empty(NUM_PAGE_FIELDS, dtype=np.int64)
-    state = np.zeros(3, dtype=np.int64)
+    state = np.zeros(2, dtype=np.int64)
     if is_list and column.is_part:
         state[0], starts[0] = 1, 0
     num_levels, has_dictionary = 0, False
@@ -370,7 +318,6 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
                     starts,
                     lists,
                     items,
-                    codes,
                     wanted,
                     state,
                     num_levels,

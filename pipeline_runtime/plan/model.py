@@ -56,7 +56,6 @@ class Sharing:
     is_on: bool  # a nested table is read so that they do
     key: str | None = None  # in a flat table, neighbours with an equal key do; None: none do
     columns: tuple[str, ...] = ()  # of the flat table, the key perhaps among them
-    folds: bool = True  # lists that repeat are told where they are decoded
     reason: str = ""  # for people
 
 

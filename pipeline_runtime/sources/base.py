@@ -165,7 +165,6 @@ class Source(Protocol):
         max_rows: int,
         *,
         rows: Int64s | None = None,
-        foldable: Collection[str] = (),
     ) -> Iterator[SourceRows]:
         """Yield the unit's rows in order, with at most `max_rows` at a time.
 
@@ -175,8 +174,6 @@ class Source(Protocol):
         Args:
             rows: positions in ascending order: yield only these rows, all at once. The source may
                 skip decoding the others. None: yield all rows.
-            foldable: list columns that may be returned as dictionary columns. Their dictionaries
-                leave out most lists that equal the list before them.
 
         Raises:
             SourceError: the unit cannot be read, or has changed since it was planned.

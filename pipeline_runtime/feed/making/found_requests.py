@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.sources.equality import BoolArray, equal_to_previous
-from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
+from pipeline_runtime.sources.equality import equal_to_previous
+from pipeline_runtime.sources.gather import one_chunk, take_rows
 from pipeline_runtime.sources.rows import RequestRows
 
 # With fewer, to compare the rows costs more than it saves: `python -m benchmarks.deduplication`.
@@ -38,66 +38,18 @@ def find_requests(rows: pa.Table, key: str, request_columns: Sequence[str]) -> R
         return None
     for name in request_columns:
         if name != key:
-            same &= _same_as_previous(_array(rows, name))
+            same &= equal_to_previous(_array(rows, name))
     if not _pays(same):
         return None
     starts = np.flatnonzero(np.append(True, ~same))
     each = [name for name in rows.schema.names if name not in request_columns]
+    once = rows.select(list(request_columns))
+    taken = [take_rows(column, starts) for column in once.columns]
     return RequestRows(
-        requests=_take(rows.select(list(request_columns)), starts),
+        requests=pa.Table.from_arrays(taken, schema=once.schema),
         impressions=rows.select(each),
         counts=np.diff(np.append(starts, rows.num_rows)),
     )
-
-
-def unfold(rows: pa.Table) -> pa.Table:
-    """The rows with each list that was read once (`Source.read`) as often as it stands."""
-    if not any(_is_folded(data_type) for data_type in rows.schema.types):
-        return rows
-    every = np.arange(rows.num_rows)
-    folded = [name for name in rows.column_names if _is_folded(rows.schema.field(name).type)]
-    plain = _take(rows.select(folded), every)
-    for name in folded:
-        index = rows.schema.get_field_index(name)
-        rows = rows.set_column(index, plain.schema.field(name), plain.column(name))
-    return rows
-
-
-def _take(rows: pa.Table, places: Int64s) -> pa.Table:
-    """The rows at these places, of lists as what they are."""
-    columns = [_take_folded(column, places) for column in rows.columns]
-    pairs = zip(rows.schema, columns, strict=True)
-    fields = [field.with_type(column.type) for field, column in pairs]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields, rows.schema.metadata))
-
-
-def _take_folded(column: pa.ChunkedArray, places: Int64s) -> pa.ChunkedArray:
-    """The values at these places, lists themselves where the column has places of lists."""
-    if not _is_folded(column.type):
-        return take_rows(column, places)
-    [chunk] = column.chunks  # of one row group
-    codes = chunk.indices.to_numpy()[places].astype(np.int64)
-    if np.array_equal(codes, np.arange(len(chunk.dictionary))):
-        return pa.chunked_array([chunk.dictionary])
-    return take_rows(pa.chunked_array([chunk.dictionary]), codes)
-
-
-def _is_folded(data_type: pa.DataType) -> bool:
-    if not pa.types.is_dictionary(data_type):
-        return False
-    values = data_type.value_type
-    return bool(pa.types.is_list(values) or pa.types.is_large_list(values))
-
-
-def _same_as_previous(array: pa.Array) -> BoolArray:
-    """Return `equal_to_previous`; of folded lists, compare only different places."""
-    if not _is_folded(array.type):
-        return equal_to_previous(array)
-    codes = array.indices.to_numpy()
-    is_next = codes[1:] != codes[:-1]  # places ascend, by one at most
-    same: BoolArray = ~is_next
-    same[is_next] = equal_to_previous(array.dictionary)[codes[:-1][is_next]]
-    return same
 
 
 def _pays(same: np.ndarray) -> bool:

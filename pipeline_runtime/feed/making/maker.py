@@ -160,7 +160,8 @@ class PieceMaker:
         if stream.plan.reads_ahead and self._reading is None:
             self._reading = ThreadPoolExecutor(_READING_THREADS, "lastmile-reading")
         plan, shares = stream.plan, True
-        is_tried = plan.sharing.key is not None
+        # Batches that carry requests once depend on their rows alone: there they are always found.
+        is_tried = plan.sharing.key is not None and not plan.request_columns
         if is_tried:
             shares = self._sharing[role].choose()
             plan = plan if shares else _without_sharing(plan)
@@ -191,12 +192,7 @@ def _finish(finish: Callable[[Piece], Piece], piece: Piece) -> Piece:
 
 
 def _without_sharing(plan: StreamPlan) -> StreamPlan:
-    """The same, without what is only done to save work.
-
-    Batches that carry requests once depend on their rows alone: there requests are found as before.
-    """
-    if plan.request_columns:
-        return replace(plan, sharing=replace(plan.sharing, folds=False))
+    """The same, without what is only done to save work."""
     return replace(plan, sharing=replace(plan.sharing, key=None))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from pipeline_runtime import hashing
 from pipeline_runtime.errors import LastmileError, SourceError, StepError
-from pipeline_runtime.feed.making.found_requests import find_requests, unfold
+from pipeline_runtime.feed.making.found_requests import find_requests
 from pipeline_runtime.feed.making.stage_rows import Rows
 from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.kernels import select
@@ -226,10 +226,9 @@ def read_unit(
     max_rows: int,
     *,
     rows: Int64s | None = None,
-    foldable: Collection[str] = (),
 ) -> Iterator[SourceRows]:
     """Read a unit like `Source.read`, as flat rows if the plan does not share columns."""
-    parts = stream.table.read(unit, columns, max_rows, rows=rows, foldable=foldable)
+    parts = stream.table.read(unit, columns, max_rows, rows=rows)
     if stream.sharing.is_on:
         return parts
     return (expand_rows(part, columns) for part in parts)
@@ -297,9 +296,8 @@ def _read_unit(
     sharing = stream.sharing
     key = (sharing.key,) if sharing.key else ()
     columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
-    foldable = sharing.columns if sharing.key and sharing.folds else ()
     first_row = 0
-    for rows in read_unit(stream, unit, columns, max_rows, foldable=foldable):
+    for rows in read_unit(stream, unit, columns, max_rows):
         num_rows = rows.num_rows
         kept = _clip(range(first_row, first_row + num_rows), mine)
         if kept:
@@ -339,7 +337,7 @@ def _with_row_hash(
     """Add the identity's hash; columns of identity and key that nothing else uses go."""
     sharing, column = stream.sharing, pa.array(hashes, type=pa.uint64())
     if isinstance(rows, pa.Table) and sharing.key:
-        rows = find_requests(rows, sharing.key, sharing.columns) or unfold(rows)
+        rows = find_requests(rows, sharing.key, sharing.columns) or rows
     if isinstance(rows, pa.Table):
         return _with_column(rows.select(list(wanted)), column)
     once, each = set(rows.requests.schema.names), set(rows.impressions.schema.names)

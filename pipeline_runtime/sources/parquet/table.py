@@ -253,7 +253,6 @@ class ParquetTable:
         max_rows: int,
         *,
         rows: Int64s | None = None,
-        foldable: Collection[str] = (),
     ) -> Iterator[SourceRows]:
         """See Source. Raises SourceError if the file is gone, corrupt or changed."""
         layout, stored = self.layouts[_file_of(unit)], _stored(unit, columns)
@@ -261,8 +260,8 @@ class ParquetTable:
             if rows is not None:
                 yield self._read_some(opened, unit, columns, stored, rows)
             elif layout is None:
-                for table in _read_flat(opened, unit, stored, max_rows, foldable):
-                    yield self._complete(table, columns, unit, table.num_rows, foldable)
+                for table in _read_flat(opened, unit, stored, max_rows):
+                    yield self._complete(table, columns, unit, table.num_rows)
             else:
                 for part in _read_requests(opened, unit, layout, stored, max_rows):
                     yield self._complete_nested(part, columns, unit, layout)
@@ -312,13 +311,11 @@ class ParquetTable:
         columns: Sequence[str],
         unit: Unit,
         num_rows: int,
-        foldable: Collection[str] = (),
     ) -> pa.Table:
         """Add the partition columns, and give every column the table's type.
 
         Args:
             num_rows: the number of rows, which a table without columns does not know.
-            foldable: columns that may be dictionary columns of the table's type, and stay so.
         """
         if not columns:
             return table.select([])
@@ -334,25 +331,11 @@ class ParquetTable:
                 column = pa.chunked_array([pa.repeat(scalar, num_rows)], type=field.type)
             else:
                 column = table.column(name)
-                if name in foldable and pa.types.is_dictionary(column.type):
-                    column = _cast_dictionary(column, field.type)
-                    field = field.with_type(column.type)
-                elif column.type != field.type:
+                if column.type != field.type:
                     column = cast_column(column, field.type)
             arrays.append(column)
             fields.append(field)
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _cast_dictionary(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
-    """Cast the values of a folded column; keep it if the table's type is a dictionary too."""
-    if pa.types.is_dictionary(data_type) or column.type.value_type == data_type:
-        return column
-    chunks = [
-        pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(data_type))
-        for chunk in column.chunks
-    ]
-    return pa.chunked_array(chunks)
 
 
 def _digest_footer(footer: Footer) -> str:
@@ -379,10 +362,10 @@ def _stored(unit: Unit, columns: Sequence[str]) -> list[str]:
 
 
 def _read_flat(
-    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int, foldable: Collection[str]
+    opened: OpenFile, unit: Unit, stored: list[str], max_rows: int
 ) -> Iterator[pa.Table]:
     if unit.num_rows <= max_rows:
-        yield opened.read_row_group(unit.index, stored, foldable)
+        yield opened.read_row_group(unit.index, stored)
     else:
         yield from opened.iter_row_group(unit.index, stored, max_rows)
 

@@ -87,12 +87,9 @@ def stored(file: OpenFile, row_group: int = 0) -> Stored:
     return chunk
 
 
-def decoded(
-    file: OpenFile, chunk: Stored, *, folds: bool = False, wanted: Marks | None = None
-) -> pa.Array | None:
+def decoded(file: OpenFile, chunk: Stored, *, wanted: Marks | None = None) -> pa.Array | None:
     """Decode the column `x` of a chunk; None if it is left to pyarrow."""
-    folded = ["x"] if folds else []
-    return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), folded, wanted).get("x")
+    return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), wanted).get("x")
 
 
 def is_same(mine: pa.Array, theirs: pa.Array) -> bool:

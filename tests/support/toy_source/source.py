@@ -86,7 +86,6 @@ class ToyTable:
         max_rows: int,
         *,
         rows: Int64s | None = None,
-        foldable: Collection[str] = (),
     ) -> Iterator[pa.Table]:
         table = self._rows(unit.index).select(list(columns))
         if rows is not None:

@@ -19,7 +19,7 @@ turns decoding by kernels off; without numba it is always off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,14 +63,11 @@ class OpenFile:
         self,
         row_group: int,
         names: Sequence[str],
-        folded: Collection[str] = (),
         wanted: Marks | None = None,
     ) -> pa.Table:
         """Return columns of a row group, in the requested order. Raises the errors of pyarrow.
 
         Args:
-            folded: list columns that may be returned as dictionary columns, in which equal
-                neighbours share a value.
             wanted: see `decode_columns`.
         """
         chunks = self._chunks(row_group, names)
@@ -82,7 +79,7 @@ class OpenFile:
             rest = [name for name in names if name not in chunks]
             if rest:
                 columns |= _columns(self._by_arrow(row_group, rest))
-            columns |= decode_columns(self.leaves, fetched(), kernels, folded, wanted)
+            columns |= decode_columns(self.leaves, fetched(), kernels, wanted)
         left = [name for name in names if name not in columns]
         if left:
             columns |= _columns(self._by_arrow(row_group, left))

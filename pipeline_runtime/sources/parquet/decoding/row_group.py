@@ -10,7 +10,7 @@ is unknown or whose bytes are invalid; pyarrow reads those.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,23 +36,18 @@ def decode_columns(
     leaves: Mapping[str, Leaf],
     chunks: Mapping[str, Stored],
     kernels: Kernels,
-    folded: Collection[str] = (),
     wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
     """Return the chunks' numbers or lists, in new memory, without those that pyarrow must read.
 
     Args:
         leaves, chunks: by the column's name; the codecs are among `known_codecs`.
-        folded: columns of lists to return as dictionary arrays, in which most lists that equal the
-            previous one share its value.
         wanted: marks the rows whose values are needed; None for all. The other rows of a page
-            without wanted ones are zero, or empty lists. Not together with `folded`.
+            without wanted ones are zero, or empty lists.
     """
     fitting = {name: stored for name, stored in chunks.items() if _fits(leaves[name], stored)}
     try:
-        decoded = _decode(leaves, fitting, kernels, folded, wanted)
-        left = {name: fitting[name] for name in folded if name in fitting and name not in decoded}
-        return decoded | _decode(leaves, left, kernels, ())  # lists with null items are not folded
+        return _decode(leaves, fitting, kernels, wanted)
     except MemoryError:  # for a size in a footer or page header; pyarrow may need less
         return {}
 
@@ -61,15 +56,12 @@ def _decode(
     leaves: Mapping[str, Leaf],
     chunks: Mapping[str, Stored],
     kernels: Kernels,
-    folded: Collection[str],
     wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
     if not chunks:
         return {}
     codecs = {codec: find_codec(codec) for codec in {stored.codec for stored in chunks.values()}}
-    outs = {
-        name: _Out(leaves[name], stored, folds=name in folded) for name, stored in chunks.items()
-    }
+    outs = {name: _Out(leaves[name], stored) for name, stored in chunks.items()}
     marks = 0 if wanted is None else wanted.ctypes.data
     rows = [out.row(chunks[name], codecs[chunks[name].codec], marks) for name, out in outs.items()]
     table = np.array(rows, dtype=COLUMN)
@@ -108,14 +100,12 @@ def _keep_scratch(num_bytes: int) -> None:
 class _Out:
     """The memory for a chunk's values, all in one buffer."""
 
-    def __init__(self, leaf: Leaf, stored: Stored, *, folds: bool) -> None:
-        self._leaf, self._num_rows = leaf, stored.num_rows
-        self._folds = folds and leaf.is_list and not leaf.is_boolean
+    def __init__(self, leaf: Leaf, stored: Stored) -> None:
+        self._leaf = leaf
         num_rows, num_values = stored.num_rows, stored.num_values
         parts = [num_values * leaf.dtype.itemsize]
         if leaf.is_list:
             parts += [_bit_bytes(num_values), 8 * (num_rows + 1), _bit_bytes(num_rows)]
-            parts += [4 * num_rows] if self._folds else []
         elif leaf.max_level:
             parts.append(_bit_bytes(num_values))
         self._starts = [0]
@@ -133,8 +123,8 @@ class _Out:
             *(stored.is_part, *codec),
             *(stored.uncompressed_bytes, stored.num_rows, stored.num_values),
             *(leaf.is_list, leaf.empty_level, leaf.max_level),
-            *(leaf.size, leaf.dtype.itemsize, self._folds, wanted),
-            *(addresses + [0] * (5 - len(addresses))),
+            *(leaf.size, leaf.dtype.itemsize, wanted),
+            *(addresses + [0] * (4 - len(addresses))),
             *([0] * (len(_TOLD) + 1)),
         )
 
@@ -154,13 +144,7 @@ class _Out:
             starts = pa.py_buffer(np.frombuffer(starts, np.int64).astype(np.int32))
         valid = self._part(3, _bit_bytes(num_lists)) if null_lists else None
         buffers = [valid, starts]
-        lists = pa.Array.from_buffers(leaf.type, num_lists, buffers, null_lists, children=[items])
-        if not self._folds:
-            return lists
-        codes = pa.Array.from_buffers(
-            pa.int32(), self._num_rows, [None, self._part(4, 4 * self._num_rows)]
-        )
-        return pa.DictionaryArray.from_arrays(codes, lists, safe=False)
+        return pa.Array.from_buffers(leaf.type, num_lists, buffers, null_lists, children=[items])
 
     def _part(self, index: int, num_bytes: int) -> pa.Buffer:
         """Return a writable view, as tensors need it; a slice of the buffer is read-only."""

@@ -280,7 +280,7 @@ def test_explain_says_what_stands_once_a_request(folder: str) -> None:
     assert_one_tells(said(request_columns=["user"]), "… requests … numbers")
 
 
-def test_lists_are_folded_and_unfolded_alike(tmp_path: Path) -> None:
+def test_lists_of_requests_are_the_same(tmp_path: Path) -> None:
     """Tables where keeping a request's columns once pays, and does not; `same` spans requests."""
     for rows_per_request in (1, 2, 10):
         found_requests = [row // rows_per_request for row in range(400)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,13 +136,12 @@ class Recorder:
         max_rows: int,
         *,
         rows: Int64s | None = None,
-        foldable: Collection[str] = (),
     ) -> Iterator[Any]:
         if rows is None:
             self.read_columns.append(frozenset(columns))
         else:
             self.chosen.append(len(rows))
-        yield from self.table.read(unit, columns, max_rows, rows=rows, foldable=foldable)
+        yield from self.table.read(unit, columns, max_rows, rows=rows)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
