@@ -41,7 +41,6 @@ class Header:
     gap_seconds: float = 0.0  # in which its reader made nothing, before this piece
     batching_seconds: float = 0.0  # its reader's time to make batches
     read_seconds: float = 0.0  # duration of the read, perhaps concurrent with other work
-    apart_seconds: float = 0.0  # processor time of another thread for the read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -231,7 +231,9 @@ class _Stream:
         stages = _fuse(_annotate(steps, push, after), fusion=options.debug.fusion)
         is_apart = any(stage.steps for stage in stages[1:])  # rows between tasks are flat
         request_columns = () if is_apart else self._request_columns(steps, sharing)
-        looks_for_requests = sharing.key is not None and request_columns  # at any rate
+        if sharing.key is not None and not request_columns:
+            reason = "requests are not searched for, since batches repeat their columns"
+            sharing = Sharing(is_on=True, reason=reason)
         return StreamPlan(
             role=role,
             table=self.table,
@@ -248,7 +250,7 @@ class _Stream:
             kernels=options.debug.kernels,
             sharing=sharing,
             request_columns=request_columns,
-            first_look=None if looks_for_requests else self._first_look(stages[0], read_columns),
+            first_look=None if sharing.key else self._first_look(stages[0], read_columns),
         )
 
     def _first_look(self, stage: Stage, read_columns: Sequence[str]) -> FirstLook | None:

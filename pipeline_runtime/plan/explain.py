@@ -92,8 +92,6 @@ def _read_notes(stream: StreamPlan) -> list[str]:
         notes.append("from a store: the next rows are read while those before are worked on")
     if stream.sharing.reason:
         notes.append(stream.sharing.reason)
-    if stream.sharing.key is not None and not stream.request_columns:
-        notes.append("requests are looked for as long as that makes a reader faster")
     if not stream.kernels:
         notes.append("lists copied item by item, since pipelineOptions.debug.kernels is false")
     return [*notes, f"row identity: {stream.identity}"]

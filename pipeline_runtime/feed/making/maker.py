@@ -2,8 +2,7 @@
 
 A group with more than one piece stays open between two calls, so that its pieces, requested in
 order, read it once. If a plan reads ahead, as from a store, threads read the next rows of a group
-while earlier ones become pieces, and the first rows of the next group. A reader looks for requests
-in the rows of a flat table as long as that pays.
+while earlier ones become pieces, and the first rows of the next group.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from dataclasses import dataclass, replace
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.making.trial import Trial
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.feed.pieces import Piece, ReadyPiece
 from pipeline_runtime.plan.model import StreamPlan
@@ -78,7 +76,6 @@ class PieceMaker:
         self._finished = time.perf_counter()
         self._streams: dict[str, Stream] = {}
         self._idle_share = defaultdict[str, float](float)  # of late pieces, by role
-        self._sharing = defaultdict[str, Trial](Trial)  # whether it pays, by role
         # Groups that stay open: their next piece, and what makes it.
         self._open: OrderedDict[_Key, tuple[int, Iterator[Piece]]] = OrderedDict()
         self._begun: dict[_Key, _Begun] = {}
@@ -159,22 +156,14 @@ class PieceMaker:
     def _begin(self, stream: Stream, role: str, task: Task) -> Iterator[Piece]:
         if stream.plan.reads_ahead and self._reading is None:
             self._reading = ThreadPoolExecutor(_READING_THREADS, "lastmile-reading")
-        plan, shares = stream.plan, True
-        # Batches that carry requests once depend on their rows alone: there they are always found.
-        is_tried = plan.sharing.key is not None and not plan.request_columns
-        if is_tried:
-            shares = self._sharing[role].choose()
-            plan = plan if shares else _without_sharing(plan)
-        pieces = read_group(
-            plan,
+        return read_group(
+            stream.plan,
             task.group,
             stream.piece_rows,
             first_piece=task.piece,
             looks_first=self._idle_share[role] > MIN_IDLE_SHARE,
-            reading=self._reading if plan.reads_ahead else None,
+            reading=self._reading if stream.plan.reads_ahead else None,
         )
-        is_whole = not task.piece  # earlier pieces would be read over
-        return self._sharing[role].watch(pieces, shares) if is_tried and is_whole else pieces
 
     def _stream(self, role: str) -> Stream:
         with self._lock:
@@ -189,11 +178,6 @@ def _finish(finish: Callable[[Piece], Piece], piece: Piece) -> Piece:
     made = finish(piece)
     seconds = time.perf_counter() - started
     return replace(made, header=replace(made.header, batching_seconds=seconds))
-
-
-def _without_sharing(plan: StreamPlan) -> StreamPlan:
-    """The same, without what is only done to save work."""
-    return replace(plan, sharing=replace(plan.sharing, key=None))
 
 
 def _key_of(role: str, task: Task) -> _Key:

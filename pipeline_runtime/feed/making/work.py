@@ -64,9 +64,7 @@ def read_group(
 
     Args:
         looks_first: read what filters need, and the rest of the rows that are left; of groups that
-            are one whole piece and not looked through for requests, by plans that have a
-            `first_look`.
-            The rows are the same.
+            are one whole piece, by plans that have a `first_look`. The rows are the same.
         reading: what reads ahead, from now on: the first rows, and others while pieces are made of
             those before. None: nothing is read before it is asked for.
 
@@ -74,7 +72,7 @@ def read_group(
     """
     look = None
     can_look = _is_one_piece(group, piece_rows) and group.rows is None
-    if looks_first and can_look and stream.sharing.key is None:
+    if looks_first and can_look:
         look = stream.first_look
     parts = _read_pieces(stream, group, piece_rows, look.columns if look else None)
     if reading is not None:
@@ -92,14 +90,12 @@ class _Part:
     Attributes:
         seconds: that the read took of its reader's time: of rows read ahead, that it waited.
         read_seconds: that the read took.
-        apart_seconds: of a processor, that another thread took for it.
     """
 
     rows: Rows
     places: Sequence[Place]
     seconds: float
     read_seconds: float
-    apart_seconds: float = 0.0
 
     @property
     def count(self) -> StepCount:
@@ -133,10 +129,7 @@ def _wait(
 
 
 def _take(parts: Iterator[_Part], at_once: int | None) -> list[_Part]:
-    started = time.thread_time()
-    taken = list(islice(parts, at_once))
-    spent = time.thread_time() - started
-    return [replace(part, apart_seconds=spent / len(taken)) for part in taken]
+    return list(islice(parts, at_once))
 
 
 def _make_pieces(
@@ -154,7 +147,6 @@ def _make_pieces(
             num_rows=pending.rows.num_rows,
             counts=(pending.count,),
             read_seconds=pending.read_seconds,
-            apart_seconds=pending.apart_seconds,
         )
         if index >= first_piece:
             yield _run_stage(stream, 0, header, pending.rows, pending.places)
@@ -195,9 +187,7 @@ def _look_first(
         read_seconds += seconds
     else:
         rows.add_empty(stream.table.schema, rest)
-    header = replace(
-        header, counts=(read,), read_seconds=read_seconds, apart_seconds=part.apart_seconds
-    )
+    header = replace(header, counts=(read,), read_seconds=read_seconds)
     yield _run_stage(stream, 0, header, rows, places, done=counts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -272,12 +272,24 @@ def test_a_column_that_arrow_cannot_compare_is_no_shared_one(folder: str, tmp_pa
 
 
 def test_explain_says_what_stands_once_a_request(folder: str) -> None:
-    def said(**more: Any) -> list[str]:
-        pipeline = base(folder, "t.parquet", **more)
-        return explain(build_plan(pipeline.experiment("rows"), folder)).splitlines()
+    def said(columns: Sequence[str], *, once: bool = True) -> list[str]:
+        pipeline = base(folder, "t.parquet", request_columns=columns)
+        experiment = pipeline.experiment("rows", deduplicated=once)
+        return explain(build_plan(experiment, folder)).splitlines()
 
-    assert_one_tells(said(request_columns=SHARED), "… request … : user, country, history")
-    assert_one_tells(said(request_columns=["user"]), "… requests … numbers")
+    assert_one_tells(said(SHARED), "… request … : user, country, history")
+    assert_one_tells(said(["user"]), "… requests … numbers")
+    assert_one_tells(said(SHARED, once=False), "requests … batches repeat …")
+
+
+def test_requests_are_searched_for_only_if_batches_carry_their_columns_once(folder: str) -> None:
+    pipeline = base(folder, "t.parquet", request_columns=SHARED).filter("id > 3")
+    plans = [
+        build_plan(pipeline.experiment("rows", deduplicated=once), folder).training
+        for once in (True, False)
+    ]
+    assert [plan.sharing.key for plan in plans] == ["request", None]
+    assert [plan.first_look is None for plan in plans] == [True, False]
 
 
 def test_lists_of_requests_are_the_same(tmp_path: Path) -> None:
