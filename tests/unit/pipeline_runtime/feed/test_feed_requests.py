@@ -279,7 +279,7 @@ def test_explain_says_what_stands_once_a_request(folder: str) -> None:
 
     assert_one_tells(said(SHARED), "… request … : user, country, history")
     assert_one_tells(said(["user"]), "… requests … numbers")
-    assert_one_tells(said(SHARED, once=False), "requests … batches repeat …")
+    assert_one_tells(said(SHARED, once=False), "… requests … batches repeat")
 
 
 def test_requests_are_searched_for_only_if_batches_carry_their_columns_once(folder: str) -> None:
