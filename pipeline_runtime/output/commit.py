@@ -68,7 +68,9 @@ def abandon(place: Place, run: str) -> None:
     if record is not None:
         existing = read_output_manifest(place.table.location)
         kept = {file.path for file in existing.files} if existing else set()
-        each(place.table.remove_file, [f.path for f in record.files if f.path not in kept])
+        files = [file.path for file in record.files]
+        files += record.replaced if existing else ()  # they are kept if it had not committed
+        each(place.table.remove_file, [path for path in files if path not in kept])
     staged.remove()
 
 

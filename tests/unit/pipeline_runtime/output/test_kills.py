@@ -180,3 +180,22 @@ def test_a_run_that_is_given_up_leaves_nothing(uri: str, source: StreamPlan) -> 
             settings.write()
             assert rows_of(uri) == EXPECTED
             assert staged_names(settings.place()) == []
+
+
+def test_a_run_given_up_after_its_commit_leaves_no_replaced_file(
+    uri: str, source: StreamPlan, old: StreamPlan
+) -> None:
+    settings = settings_of(uri, source, mode="Overwrite")
+    place = settings.place()
+    for at in itertools.count(12, 2):  # from the commit on
+        clear(settings)
+        write_old(uri, old)
+        if not is_killed(settings, at, after=True):
+            break
+        manifest = read_output_manifest(place.table.location)
+        if manifest is not None and manifest.run == settings.run:
+            settings.write()
+            manifest = read_output_manifest(place.table.location)
+            assert manifest is not None
+            listed = {file.path for file in manifest.files}
+            assert {name for name in place.table.sizes() if name.endswith(".parquet")} == listed
