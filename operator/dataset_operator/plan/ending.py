@@ -148,8 +148,9 @@ def _is_given_another_chance(draft: Draft) -> bool:
 def _chances(reading: Reading) -> tuple[object, ...]:
     spec = reading.valid.spec
     deadlines = (spec.active_deadline_seconds, spec.pre_running_deadline_seconds)
-    checkpoint = spec.training.checkpoint  # not part of the run's hash
-    return (reading.cluster_hash, spec.backoff_limit, checkpoint, *deadlines)
+    # Not part of the run's hash.
+    mode, checkpoint = spec.output and spec.output.mode, spec.training.checkpoint
+    return (reading.cluster_hash, spec.backoff_limit, mode, checkpoint, *deadlines)
 
 
 def _reopen_run(draft: Draft) -> None:

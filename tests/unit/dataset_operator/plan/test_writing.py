@@ -73,6 +73,18 @@ def test_a_failure_is_retried_and_blames_no_trainer() -> None:
     assert len({submit.run_id for submit in world.submitted}) == 1
 
 
+def test_a_mode_that_replaces_a_table_is_another_chance() -> None:
+    world = writing(backoffLimit=0)
+    world.end_job("FAILED", message="holds the table of run 1", exit_code=1)
+    world.settle()
+    assert world.condition("Failed") == ("True", "BackoffLimitExceeded")
+    world.edit(output={**OUTPUT, "mode": "Overwrite"})
+    world.settle(passes=30)
+    assert world.condition(WRITING) == ("True", "Running")
+    assert world.status["run"] == 1
+    assert world.submitted[-1].experiment["spec"]["output"]["mode"] == "Overwrite"
+
+
 def test_suspending_releases_the_cluster_and_resuming_goes_on() -> None:
     world = writing()
     world.edit(suspend=True)
