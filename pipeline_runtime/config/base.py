@@ -116,9 +116,11 @@ class ConsumerModel(SpecModel):
     Attributes:
         module: module of its planning, with a function `open_consumer(spec)` that returns a
             `plan.consumers.Consumer`.
+        unhashed_fields: fields, in camelCase, that do not decide what a run results in.
     """
 
     module: ClassVar[str]
+    unhashed_fields: ClassVar[tuple[str, ...]] = ()
 
 
 class CelRule(NamedTuple):

@@ -167,7 +167,7 @@ class ExperimentSpec(SpecModel):
             )
 
     def _check_consumer(self) -> Iterator[tuple[str, str]]:
-        names = list(self._find_consumers())
+        names = list(self.find_consumers())
         for name in names[:1]:
             if "training" in self.model_fields_set:
                 yield name, "must not come with training, got both; keep one of them"
@@ -185,9 +185,9 @@ class ExperimentSpec(SpecModel):
     @property
     def consumer(self) -> ConsumerModel | None:
         """The section that takes the rows in place of a training, if there is one."""
-        return next(iter(self._find_consumers().values()), None)
+        return next(iter(self.find_consumers().values()), None)
 
-    def _find_consumers(self) -> dict[str, ConsumerModel]:
+    def find_consumers(self) -> dict[str, ConsumerModel]:
         """Return the sections that are given, by the name of their field."""
         given = {to_camel(name): getattr(self, name) for name in type(self).model_fields}
         return {name: each for name, each in given.items() if isinstance(each, ConsumerModel)}

@@ -47,6 +47,7 @@ class Output(ConsumerModel):
     """The table that the experiment writes, instead of training a model."""
 
     module: ClassVar[str] = "pipeline_runtime.plan.consumers.output"
+    unhashed_fields: ClassVar[tuple[str, ...]] = ("mode",)
 
     mode: Literal["Fail", "Overwrite"] = "Fail"
     """The treatment of a table of another run: it stays and the run fails, or it is replaced once

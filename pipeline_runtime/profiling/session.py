@@ -63,9 +63,9 @@ def profile_experiment(
     """
     began, now = time.perf_counter(), datetime.now(UTC)
     spec = experiment.spec
-    if spec.output is not None:
+    for name in spec.find_consumers():
         message = "cannot be profiled yet; replace it by a training"
-        raise ManifestError([Problem(path="spec.output", message=message)])
+        raise ManifestError([Problem(path=f"spec.{name}", message=message)])
     plan = build_plan(experiment, spec.storage.root or options.storage_root)
     check_training(experiment, plan)
     check_program(spec.training)

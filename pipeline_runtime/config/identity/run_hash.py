@@ -9,7 +9,7 @@ Left out is what changes how a run is carried out and not what it trains on:
   holds it;
 - catalogs that no table uses, and the Secrets of the others;
 - artifacts and training.checkpoint: where and how often state is kept;
-- output.mode: what happens to another table at the place of the new one;
+- the fields that a consumer declares as `unhashed_fields`, such as output.mode;
 - pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
   as the position in a checkpoint counts batches and blocks;
 - names of steps, and the fields that a step declares as `unhashed_fields`;
@@ -129,11 +129,13 @@ def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
         "pipeline": [_trim_step(step) for step in spec.get("pipeline", ())],
         "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
         "training": {key: part for key, part in training.items() if key != "checkpoint"},
-        "output": {k: part for k, part in spec.get("output", {}).items() if k != "mode"},
         "code": spec.get("code"),
         "image": spec.get("image"),
     }
-    return {name: _canonical(part) for name, part in config.items() if part}
+    hashed = {name: part for name, part in config.items() if part}
+    for name, consumer in experiment.spec.find_consumers().items():  # also one without fields
+        hashed[name] = {k: v for k, v in spec[name].items() if k not in consumer.unhashed_fields}
+    return {name: _canonical(part) for name, part in hashed.items()}
 
 
 def diff_configs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

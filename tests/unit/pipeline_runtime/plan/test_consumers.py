@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from toy_consumer.planning import SumConsumer
 from toy_consumer.running import SumRun, add_up
 
 from pipeline_runtime import Pipeline
+from pipeline_runtime.config import run_hash
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
@@ -85,9 +87,27 @@ def run_sum(root: Path, watcher: Watcher, column: str = "id", **spec: object) ->
             **spec,
         },
     }
-    experiment = ToyExperiment.model_validate(document, strict=False)
     options = RunOptions(output=root / "report", storage_root=str(root))
-    return run_experiment(experiment, json.dumps(document), options, watcher)
+    return run_experiment(parse_sum(document), json.dumps(document), options, watcher)
+
+
+def parse_sum(document: dict[str, Any]) -> ToyExperiment:
+    return ToyExperiment.model_validate(document, strict=False)
+
+
+def test_the_section_of_a_consumer_is_hashed() -> None:
+    document: dict[str, Any] = {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "sum"},
+        "spec": {"dataset": {"parquet": {"uri": "in.parquet"}}, "sum": {"column": "id"}},
+    }
+    hashes = {run_hash(parse_sum(document))}
+    document["spec"]["sum"] = {"column": "other"}
+    hashes.add(run_hash(parse_sum(document)))
+    del document["spec"]["sum"]
+    hashes.add(run_hash(parse_sum(document)))
+    assert len(hashes) == 3
 
 
 @pytest.mark.usefixtures("pipeline")
