@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from pipeline_runtime.config import (
     Code,
     Dataset,
@@ -38,6 +40,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config.base import (
     MAX_SAFE_INTEGER,
+    ConsumerModel,
     check_column,
     check_expression,
     check_script,
@@ -67,6 +70,7 @@ from pipeline_runtime.config.decimals import (
     check_percent,
 )
 from pipeline_runtime.config.experiment import MAX_NAME_CHARS, NAME_PATTERN
+from pipeline_runtime.config.introspect import find_model
 from pipeline_runtime.config.pods.pod_security import HOST_NAMESPACES
 from pipeline_runtime.config.pods.pod_template import (
     GPU_VENDORS,
@@ -113,6 +117,34 @@ class Rule:
         if self.field:
             schema["fieldPath"] = f".{self.field}"
         return schema
+
+
+def consumer_rules(spec: type[ExperimentSpec]) -> Iterator[Rule]:
+    """Yield the rules of the sections that take the rows in place of a training."""
+    models = {to_camel(n): find_model(f.annotation) for n, f in spec.model_fields.items()}
+    names = [n for n, model in models.items() if model and issubclass(model, ConsumerModel)]
+    mirrors = "ExperimentSpec._check_consumer"
+    for index, name in enumerate(names):
+        for other in ("training", *names[:index]):
+            yield Rule(
+                mirrors=mirrors,
+                rule=f"!has(self.{name}) || !has(self.{other})",
+                message=f"must not come with {other}; keep one of them",
+                field=name,
+            )
+        yield Rule(
+            mirrors=mirrors,
+            rule=f"!has(self.{name}) || !has(self.trainers)",
+            message=f"must not come with {name}, which no trainer takes; remove it",
+            field="trainers",
+        )
+        yield Rule(
+            mirrors=mirrors,
+            rule=f"!has(self.{name}) || !has(self.autoscaling) || "
+            "!has(self.autoscaling.signal) || self.autoscaling.signal == 'Rows'",
+            message=f"must be Rows with {name}, which uses no GPU; remove it",
+            field="autoscaling.signal",
+        )
 
 
 def _exactly_one(mirrors: str, *fields: str) -> Rule:
@@ -402,25 +434,7 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             message="must come with dataset.requestKey to be 'Request'; add it",
             field="training.shuffle.unit",
         ),
-        Rule(
-            mirrors="ExperimentSpec._check_consumer",
-            rule="!has(self.output) || !has(self.training)",
-            message="must not come with training; keep one of them",
-            field="output",
-        ),
-        Rule(
-            mirrors="ExperimentSpec._check_consumer",
-            rule="!has(self.output) || !has(self.trainers)",
-            message="must not come with output, which no trainer takes; remove it",
-            field="trainers",
-        ),
-        Rule(
-            mirrors="ExperimentSpec._check_consumer",
-            rule="!has(self.output) || !has(self.autoscaling) || !has(self.autoscaling.signal) || "
-            "self.autoscaling.signal == 'Rows'",
-            message="must be Rows with output, which uses no GPU; remove it",
-            field="autoscaling.signal",
-        ),
+        *consumer_rules(ExperimentSpec),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],
     ParquetSource: [_exactly_one("ParquetSource.rules", "uri", "uris")],

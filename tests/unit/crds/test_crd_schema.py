@@ -13,13 +13,14 @@ import pytest
 import yaml
 from jsonschema import Draft4Validator
 from pydantic import AfterValidator, Field
+from toy_consumer.model import ToySpec
 
 from pipeline_runtime.config import DatasetExperiment, SpecModel, read_documents
 from pipeline_runtime.config.base import Column, Text, check_unique
 from pipeline_runtime.config.introspect import find_model, walk_fields
 from pipeline_runtime.config.reading.manifest import load_manifests
 from tools.crd import CRD_FILE, build_crd, build_schema, render
-from tools.crd_rules import RULES
+from tools.crd_rules import RULES, consumer_rules
 
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "tests" / "corpus" / "broken"
@@ -55,6 +56,12 @@ def test_the_committed_file_is_what_make_crd_writes() -> None:
     written = CRD_FILE.read_text(encoding="utf-8")
     assert written == render(build_crd()), "run make crd and commit crds/"
     assert len(written.encode()) < MAX_CRD_BYTES
+
+
+def test_the_rules_of_a_consumer_follow_from_its_field() -> None:
+    rules = [rule.rule for rule in consumer_rules(ToySpec)]
+    for other in ("training", "output", "trainers", "autoscaling"):
+        assert any(rule.startswith(f"!has(self.sum) || !has(self.{other})") for rule in rules)
 
 
 def test_the_names_are_those_of_the_api() -> None:
