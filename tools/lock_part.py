@@ -24,6 +24,10 @@ def select(lock: str, root: str) -> str:
         del entries["torch"]
     while more := {name for name, (_, parents) in entries.items() if parents & needed} - needed:
         needed |= more
+    if not needed & entries.keys():
+        raise SystemExit(
+            f"{root}: must be a group of the lock or torch, but nothing is needed by it"
+        )
     return "".join(f"{name}=={entries[name][0]}\n" for name in sorted(needed & entries.keys()))
 
 

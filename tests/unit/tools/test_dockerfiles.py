@@ -1,6 +1,7 @@
 """The Dockerfiles, the parts of the lock that they install and .dockerignore agree."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -80,6 +81,22 @@ def test_a_part_of_the_lock_has_its_pins_with_all_hashes(part: str) -> None:
     whole = {name: pin for name, pin, _ in split(LOCK)}
     assert pins(part).items() <= whole.items()
     assert all("--hash=sha256:" in pin for pin in pins(part).values())
+
+
+def test_an_unknown_part_of_the_lock_is_refused() -> None:
+    with pytest.raises(SystemExit, match="runtimes"):
+        select(LOCK, "runtimes")
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+def test_a_part_that_cannot_be_derived_ends_the_build(recipe: Recipe, tmp_path: Path) -> None:
+    [loop] = re.findall(r"^RUN (.*for part in (?:.*\\\n)*.*)$", recipe.text, re.MULTILINE)
+
+    def run(failing: str) -> int:
+        script = f"python3() {{ [ $3 != {failing} ]; }}; {loop.replace('/src/', f'{tmp_path}/')}"
+        return subprocess.run(["sh", "-c", script], check=False).returncode
+
+    assert [run("build") > 0, run("operator") + run("runtime") > 0, run("nothing")] == [1, 1, 0]
 
 
 def test_every_pin_of_the_lock_says_what_needs_it() -> None:
