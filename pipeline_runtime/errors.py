@@ -10,7 +10,8 @@
     ├── CheckpointError    a checkpoint of another run, of other data or of another version
     ├── LoaderError        a loader is used where it cannot run, or not as it can
     ├── TrainingError      the entrypoint or script is missing, does not fit, or raised
-    ├── OutputError        a table cannot be written: it exists, or there is no room
+    ├── OutputError        a table cannot be written: no room, or another attempt writes it
+    │   └── OutputRefused  a table must not be written: another attempt would end the same way
     ├── AlreadyComplete    there is nothing to resume
     └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
 
@@ -133,7 +134,14 @@ class TrainingError(LastmileError):
 
 
 class OutputError(LastmileError):
-    """The output table cannot be written: another one is in its place, or there is no room."""
+    """The output table cannot be written at the moment; the next attempt may succeed."""
+
+
+class OutputRefused(OutputError):
+    """The output table must not be written, and another attempt would end the same way.
+
+    Something else is in its place, its source has changed, or its rows do not fit its partitions.
+    """
 
 
 class AlreadyComplete(LastmileError):

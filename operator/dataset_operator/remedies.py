@@ -19,6 +19,8 @@ END_ADVICE: Mapping[str, str] = {
     "templates, or raise preRunningDeadlineSeconds: it goes on from the last checkpoint or piece",
     api.CHECKPOINT_REFUSED: "do as the driver says, then edit backoffLimit to try again, or apply "
     "it under another name to start anew",
+    api.OUTPUT_REFUSED: "do as the driver says: an edit of output.mode or backoffLimit tries "
+    "again, another folder is a new run; or apply it under another name to start anew",
 }
 
 

@@ -17,12 +17,13 @@ EXIT_FAILED = 1
 EXIT_INVALID = 2  # also of a wrong option, as in other command-line libraries
 EXIT_SOURCE = 3
 EXIT_CHECKPOINT = 4
+EXIT_OUTPUT = 5
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done; 1 the run failed; 2 a bad manifest or option; 3 a table or store that "
-    "cannot be read; 4 a checkpoint of another run, of other data or of another version; 130 "
-    "stopped by Ctrl-C."
+    "cannot be read; 4 a checkpoint of another run, of other data or of another version; 5 an "
+    "output that must not be written; 130 stopped by Ctrl-C."
 )
 
 # Linux accepts paths of up to 4,096 bytes, too long for one line.
@@ -34,6 +35,7 @@ _CODES: dict[type[errors.LastmileError], int] = {
     errors.SourceError: EXIT_SOURCE,
     errors.StoreError: EXIT_SOURCE,
     errors.CheckpointError: EXIT_CHECKPOINT,
+    errors.OutputRefused: EXIT_OUTPUT,
     errors.Interrupted: EXIT_INTERRUPTED,
 }
 

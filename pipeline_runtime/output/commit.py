@@ -27,8 +27,8 @@ from pipeline_runtime.sources.output_manifest import (
 def commit(place: Place, manifest: OutputManifest, mode: Mode) -> None:
     """Replace the output by the staged table of a run.
 
-    Raises OutputError if another table has appeared there since the run began, or a staged file
-    is not what was recorded.
+    Raises OutputRefused if another table has appeared there since the run began, OutputError if a
+    staged file is not what was recorded.
     """
     staged = place.run(manifest.run)
     existing = check_before(place, mode, manifest.run, manifest.id)
@@ -55,7 +55,7 @@ def clean_up(place: Place, manifest: OutputManifest) -> None:
 def check_before(place: Place, mode: Mode, run: str, own_id: str) -> OutputManifest | None:
     """Return the manifest of the table that a staged run would replace, or has replaced.
 
-    Raises OutputError if the run may not write there.
+    Raises OutputRefused if the run may not write there.
     """
     has_begun = read_record(place.run(run), names.COMMIT_FILE, CommitRecord) is not None
     return check_table(place.table, mode, own_id, has_begun=has_begun)
@@ -91,7 +91,8 @@ def _check_staged(staged: Storage, manifest: OutputManifest) -> None:
     if broken is not None:
         raise OutputError(
             f"{table.uri}/{broken}: must have {listed[broken]} bytes, as it was written, but has "
-            f"{sizes.get(broken, 'gone')}. Run again without --resume"
+            f"{sizes.get(broken, 'gone')}. Run again without --resume, or apply the experiment "
+            "under another name"
         )
 
 

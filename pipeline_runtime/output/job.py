@@ -319,7 +319,7 @@ def open_job(
         record: what the run is; a resumed run keeps the size of its pieces.
         is_mine: whether a run of this name may be resumed, or removed if `resume` is false.
 
-    Raises OutputError if the run may not write there, or another table has appeared.
+    Raises OutputRefused if the run may not write there, or another table has appeared.
     """
     place = target.place
     staged = [name for name in _list_runs(place.staging) if is_mine(name)]

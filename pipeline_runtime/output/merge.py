@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.output.names import SPOOL_FOLDER, TABLE_FOLDER, make_token, name_file
 from pipeline_runtime.output.records import PieceRecord
 from pipeline_runtime.output.spool import Section, read_section
@@ -86,10 +86,10 @@ class Task:
 
 
 def check_num_partitions(folders: Iterable[str]) -> None:
-    """Raise OutputError if the table would have too many partitions."""
+    """Raise OutputRefused if the table would have too many partitions."""
     found = len(set(folders))
     if found > MAX_PARTITIONS:
-        raise OutputError(
+        raise OutputRefused(
             f"spec.output.partitionBy: must give at most {MAX_PARTITIONS:,} partitions, but the "
             f"rows so far have {found:,}; partition by columns with fewer values"
         )

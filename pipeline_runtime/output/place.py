@@ -15,7 +15,7 @@ from typing import Literal
 
 from pyarrow import fs as pafs
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.output.names import STAGING_FOLDER
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources import Location
@@ -40,7 +40,7 @@ class Place:
 def open_place(location: Location) -> Place:
     """Find where a table is staged.
 
-    Raises OutputError if the folder cannot be replaced by a rename.
+    Raises OutputRefused if the folder cannot be replaced by a rename.
     """
     location = replace(location, uri=location.uri.rstrip("/"), path=location.path.rstrip("/"))
     if not isinstance(location.filesystem, pafs.LocalFileSystem):
@@ -48,7 +48,7 @@ def open_place(location: Location) -> Place:
         return Place(table=table, staging=table.below(STAGING_FOLDER))
     path = Path(os.path.realpath(location.path))  # a link to a folder stays a link
     if path.parent == path or os.path.ismount(path):
-        raise OutputError(
+        raise OutputRefused(
             f"{location.uri}: must be a folder below a mounted one, but is the mounted folder "
             "itself, which no rename can replace. Name a folder in it"
         )
@@ -68,14 +68,14 @@ def check_table(
         own_id: id of the run's own table, which may stand there.
         has_begun: whether that run has begun to put files there.
 
-    Raises OutputError if the run may not write there.
+    Raises OutputRefused if the run may not write there.
     """
     place = table.location
     info = find_info(place, "look for an existing output")
     if info.type == pafs.FileType.NotFound:
         return None
     if info.type == pafs.FileType.File:
-        raise OutputError(f"{table.uri}: must be a folder, but is a file. Name another folder")
+        raise OutputRefused(f"{table.uri}: must be a folder, but is a file. Name another folder")
     entries = [info.base_name for info in list_folder(place, "look for an existing output")]
     others = [name for name in entries if name != STAGING_FOLDER]
     manifest = read_output_manifest(place) if others else None
@@ -84,12 +84,12 @@ def check_table(
     if manifest is None and (has_begun or not others):
         return None
     if manifest is None:
-        raise OutputError(
+        raise OutputRefused(
             f"{table.uri}: must be empty, new, or a table that Lastmile wrote, but holds "
             f"{min(others)!r} and no list of files. Name another folder, or empty it yourself"
         )
     if mode == "Fail" and manifest.id != own_id:
-        raise OutputError(
+        raise OutputRefused(
             f"{table.uri}: must be empty or new, but holds the table of run {manifest.run} "
             f"({manifest.rows:,} rows). Set spec.output.mode to Overwrite to replace it, or name "
             "another folder"

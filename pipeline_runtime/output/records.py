@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.feed.pieces import Piece, StepCount
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
@@ -193,10 +193,11 @@ def find_done_groups(pieces: Iterable[PieceRecord]) -> dict[int, list[PieceRecor
 
 
 def check_same_run(stored: RunRecord, now: RunRecord, uri: str) -> None:
-    """Raise OutputError if the source's files changed since the run began."""
+    """Raise OutputRefused if the source's files changed since the run began."""
     if stored.data_digest != now.data_digest:
-        raise OutputError(
+        raise OutputRefused(
             f"{uri}: the row groups to read must be those of the first attempt (digest "
             f"{stored.data_digest}), but differ ({now.data_digest}): files were added, removed or "
-            "rewritten. Undo that, or start anew without --resume"
+            "rewritten. Undo that, start anew without --resume, or apply the experiment under "
+            "another name"
         )

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from pipeline_runtime.errors import OutputError, StoreError
+from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, sync_folder
@@ -150,7 +150,7 @@ class Storage:
                     filesystem.move(source.path, place.path)
 
     def rename_to(self, target: Storage) -> None:
-        """Give a local folder another name. Raises OutputError if a folder with files has it."""
+        """Give a local folder another name. Raises OutputRefused if a folder with files has it."""
         try:
             with storing(target.uri):
                 make_folder(replace(target.location, path=_parent(target.location.path)))
@@ -158,7 +158,7 @@ class Storage:
                 self._sync_names(target)
         except StoreError as error:
             if _errno_of(error) in (errno.ENOTEMPTY, errno.EEXIST):
-                raise OutputError(
+                raise OutputRefused(
                     f"{target.uri}: must be empty or new, but another table appeared there while "
                     "this run was writing. Name another folder, or set spec.output.mode to "
                     "Overwrite"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.sources.output_manifest import PARTITION_TYPES
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
@@ -44,7 +44,7 @@ def find_name_fault(column: str) -> str | None:
 def name_folder(columns: Sequence[str], values: Sequence[Any]) -> str:
     """Return the folder of rows with these values, relative to the table; "" without columns.
 
-    Raises OutputError if a value has no folder's name.
+    Raises OutputRefused if a value has no folder's name.
     """
     return "/".join(
         _name_part(column, value) for column, value in zip(columns, values, strict=True)
@@ -55,7 +55,7 @@ def _name_part(column: str, value: Any) -> str:
     text = _format(column, value)
     part = f"{_escape(column)}={text}"
     if len(part.encode()) > MAX_NAME_BYTES:
-        raise OutputError(
+        raise OutputRefused(
             f"spec.output.partitionBy: column {column!r}: a value must fit a folder's name of "
             f"{MAX_NAME_BYTES} bytes, but {str(value)[:40]!r}… takes {len(part.encode())}; "
             "partition by a shorter column, such as a hashBucket of this one"
@@ -70,7 +70,7 @@ def _format(column: str, value: Any) -> str:
         return "true" if value else "false"
     text = str(value)  # a date in ISO 8601
     if text == NULL_NAME:
-        raise OutputError(
+        raise OutputRefused(
             f"spec.output.partitionBy: column {column!r}: the value {text!r} is the name of the "
             "folder for nulls, so readers would read it as null; replace it in a derive step"
         )

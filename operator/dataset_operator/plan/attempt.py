@@ -15,6 +15,7 @@ from dataset_operator.api import (
     JOB_FAILED,
     NODE_LOST,
     OUT_OF_MEMORY,
+    OUTPUT_REFUSED,
     RETRYING,
     RUNNING,
     SUBMITTED,
@@ -33,7 +34,7 @@ from dataset_operator.plan.progress import take_progress
 from dataset_operator.status import find_condition
 
 # Exit codes of `lastmile run` after which another attempt would fail in the same way.
-_FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED}
+_FINAL_EXIT_CODES = {2: INVALID_SPEC, 4: CHECKPOINT_REFUSED, 5: OUTPUT_REFUSED}
 # The back-off of a Kubernetes Job: 10 s, 20 s, 40 s, … up to six minutes (Kubernetes docs, Jobs).
 FIRST_BACKOFF_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 360.0

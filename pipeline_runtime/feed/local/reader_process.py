@@ -90,6 +90,8 @@ _KINDS = (
     errors.StepError,
     errors.FeedError,
     errors.TrainingError,
+    errors.OutputRefused,
+    errors.OutputError,
     errors.LastmileError,
 )
 

@@ -115,6 +115,11 @@ FATES: dict[str, tuple[Callable[[World], Any], str, str]] = {
         FAILED,
         "CheckpointRefused",
     ),
+    "a refused output is not tried again": (
+        lambda world: world.end_job("FAILED", exit_code=5),
+        FAILED,
+        "OutputRefused",
+    ),
     "somebody else stops the job": (lambda world: world.end_job("STOPPED"), TRAINING, "Retrying"),
     "the head is replaced": (World.lose_head, TRAINING, "Retrying"),
     "the cluster is deleted by hand": (World.lose_cluster, TRAINING, "Retrying"),

@@ -178,6 +178,11 @@ ENDINGS: dict[str, tuple[Callable[[World], Any], str, str]] = {
         "CheckpointRefused",
         "… the checkpoint is of run abc",
     ),
+    "its output is refused": (
+        lambda world: world.end_job("FAILED", exit_code=5, message="holds the table of run abc"),
+        "OutputRefused",
+        "… holds the table of run abc",
+    ),
 }
 
 

@@ -263,5 +263,6 @@ def test_every_kind_of_error_has_an_exit_code() -> None:
         4,
     }
     assert codes["Interrupted"] == 130
-    assert codes["StepError"] == codes["TrainingError"] == 1
+    assert codes["OutputRefused"] == 5
+    assert codes["StepError"] == codes["TrainingError"] == codes["OutputError"] == 1
     assert exit_code_of(None) == 0

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_tests import examples
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.output.partitions import split_rows
 from pipeline_runtime.sources.partition_names import (
     NULL_NAME,
@@ -60,7 +60,7 @@ def test_readers_find_every_text(text: str) -> None:
 
 @pytest.mark.parametrize("value", ["x" * 254, "日" * 90, NULL_NAME])
 def test_a_value_without_a_folder_is_refused(value: str) -> None:
-    with pytest.raises(OutputError, match="partitionBy"):
+    with pytest.raises(OutputRefused, match="partitionBy"):
         name_folder(["c"], [value])
 
 

@@ -12,7 +12,7 @@ from failing_store import store_in_memory
 from written_tables import Written, plan_table
 
 from pipeline_runtime import Pipeline
-from pipeline_runtime.errors import OutputError, SourceError
+from pipeline_runtime.errors import OutputError, OutputRefused, SourceError
 from pipeline_runtime.output.merge import MAX_PARTITIONS, check_num_partitions
 from pipeline_runtime.sources.output_manifest import MANIFEST_FILE
 
@@ -83,7 +83,7 @@ def test_many_partitions_are_written_with_one_open_file(tmp_path: Path) -> None:
 
 def test_too_many_partitions_are_refused() -> None:
     check_num_partitions(str(i) for i in range(MAX_PARTITIONS))
-    with pytest.raises(OutputError, match="partitionBy"):
+    with pytest.raises(OutputRefused, match="partitionBy"):
         check_num_partitions(str(i) for i in range(MAX_PARTITIONS + 1))
 
 
@@ -91,7 +91,7 @@ def test_another_runs_table_is_refused_unless_overwritten(tmp_path: Path) -> Non
     stream = plan_table(tmp_path / "in.parquet", NUMBERS)
     uri = str(tmp_path / "out")
     Written(stream=stream, uri=uri, run="20250101T000000Z-0000000000000000").write()
-    with pytest.raises(OutputError, match="Overwrite"):
+    with pytest.raises(OutputRefused, match="Overwrite"):
         Written(stream=stream, uri=uri).write()
     other = plan_table(tmp_path / "other.parquet", pa.table({"y": ["other schema"]}))
     Written(stream=other, uri=uri, mode="Overwrite").write()
@@ -112,7 +112,7 @@ def test_a_folder_that_lastmile_did_not_write_is_never_replaced(tmp_path: Path, 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()
     for place in ("mine", "in.parquet"):
-        with pytest.raises(OutputError):
+        with pytest.raises(OutputRefused):
             Written(stream=stream, uri=str(tmp_path / place), mode=mode).write()  # type: ignore[arg-type]
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
@@ -122,7 +122,7 @@ def test_a_table_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     uri = str(tmp_path / "out")
     job = Written(stream=stream, uri=uri).open()
     Written(stream=stream, uri=uri, run="20250101T000000Z-0000000000000000").write()
-    with pytest.raises(OutputError, match="Overwrite"):
+    with pytest.raises(OutputRefused, match="Overwrite"):
         Written(stream=stream, uri=uri).write(resume=True)
     assert job.run in str(job.staged.uri)
 
@@ -140,7 +140,7 @@ def test_a_changed_source_is_not_resumed(tmp_path: Path) -> None:
     uri = str(tmp_path / "out")
     Written(stream=plan_table(tmp_path / "in.parquet", NUMBERS, 100), uri=uri).open()
     changed = plan_table(tmp_path / "in.parquet", NUMBERS, 50)
-    with pytest.raises(OutputError, match="row groups"):
+    with pytest.raises(OutputRefused, match="row groups"):
         Written(stream=changed, uri=uri).open(resume=True)
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from pipeline_runtime import Pipeline, hashing
 from pipeline_runtime.config import parse_experiment
-from pipeline_runtime.errors import AlreadyComplete, ManifestError, OutputError
+from pipeline_runtime.errors import AlreadyComplete, ManifestError, OutputRefused
 from pipeline_runtime.kernels import loading
 from pipeline_runtime.report import load_summary
 from pipeline_runtime.run.options import RunOptions
@@ -91,7 +91,7 @@ def test_the_end_of_a_run_stops_the_loading_of_kernels(
 
 def test_an_existing_table_is_refused_or_replaced(root: Path) -> None:
     run(root)
-    with pytest.raises(OutputError, match="Overwrite"):
+    with pytest.raises(OutputRefused, match="Overwrite"):
         run(root)
     assert run(root, mode="Overwrite", columns=["id"]).outcome.kind == "Complete"
     assert Pipeline.read_parquet("out/").to_table(str(root)).column_names == ["id"]
@@ -156,6 +156,20 @@ def test_a_failing_step_ends_the_run_with_its_rows(
     assert failed.outcome.error_kind == "StepError"
     assert "in.parquet, row group 0" in (failed.outcome.error or "")
     assert not (root / "out").exists()
+
+
+def test_a_refusal_in_a_reader_process_keeps_its_kind(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "long_names.py").write_text(
+        "def lengthen(table):\n    return table.append_column('y', [['x' * 300] * len(table)])\n"
+    )
+    monkeypatch.syspath_prepend(str(root))
+    pipeline = Pipeline.read_parquet("in.parquet").map(
+        "long_names:lengthen", output_columns={"y": "string"}
+    )
+    refused = pipeline.write_parquet("out/", partition_by="y", storage_root=str(root))
+    assert refused.outcome.error_kind == "OutputRefused"
 
 
 def test_the_fluent_api_writes_what_it_shows(root: Path) -> None:
