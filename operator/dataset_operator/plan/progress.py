@@ -33,12 +33,15 @@ def take_progress(draft: Draft, job: Job) -> None:
         known, table = build_trainer(progress), progress.table
     else:
         return
+    shown = trainer | known
     if draft.is_writing:
-        known.pop("productionWaitPercent", None)  # its driver always waits for rows
+        shown.pop("productionWaitPercent", None)  # its driver always waits for rows
+        if table is not None and table.phase != "Spooling":
+            shown.pop("samplesPerSecond", None)  # of the spool
         if written := output | build_output(table):
             draft.status["output"] = written
-    if trainer | known != trainer or draft.status.get("output", {}) != output:
-        draft.status["trainer"] = trainer | known | {"lastUpdateTime": draft.stamp()}
+    if shown != trainer or draft.status.get("output", {}) != output:
+        draft.status["trainer"] = shown | {"lastUpdateTime": draft.stamp()}
 
 
 def _is_time(draft: Draft, before: dict[str, Any]) -> bool:

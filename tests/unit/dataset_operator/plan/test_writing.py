@@ -113,6 +113,23 @@ def test_the_status_has_the_table_so_far_and_at_the_end() -> None:
     assert world.status == before
 
 
+@pytest.mark.parametrize("phase", ["Merging", "Committing", None])
+def test_the_rate_of_the_spool_ends_with_it(phase: str | None) -> None:
+    world = writing()
+    world.progress = Progress(samples_per_second=250.0, table=SOME)
+    world.step()
+    assert world.status["trainer"]["samplesPerSecond"] == "250"
+    world.progress = None  # the driver does not answer for a while
+    world.step(seconds=30)
+    assert world.status["trainer"]["samplesPerSecond"] == "250"
+    if phase is None:
+        world.end_job("SUCCEEDED", table=ALL)
+    else:
+        world.progress = Progress(table=WrittenTable(phase=phase))
+    world.step(seconds=30)
+    assert "samplesPerSecond" not in world.status["trainer"]
+
+
 def test_the_last_metrics_stay_if_the_log_has_no_table() -> None:
     world = writing()
     world.progress = Progress(table=SOME)
