@@ -41,6 +41,7 @@ PASSED = {
 ABSENT = {
     "lastmile-fleet / Passes that failed, by error: {{reason}}": "the API server answers",
     "lastmile-experiment / Memory of trainers: rank {{rank}}, GPU": "nobody here has a GPU",
+    'LastmileWritingStalled / lastmile_output_phase{phase="Spooling"}': "it trains",
 }
 # What a slow machine shows for a moment: three scrapes of the driver that do not answer in time.
 SELDOM = {
