@@ -121,6 +121,11 @@ class Processes:
         with Process(arm) as process:
             return process.run(cell, consumer)
 
+    def renew(self) -> None:
+        """End the processes that stay; later epochs run in new ones."""
+        self._stack.close()
+        self._alive.clear()
+
 
 @contextmanager
 def open_arms(subject: str, bases: Sequence[str]) -> Iterator[tuple[list[Arm], Processes]]:

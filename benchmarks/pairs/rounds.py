@@ -15,6 +15,9 @@ from benchmarks.pairs.cells import Cell
 from benchmarks.turns import in_turn
 
 TAKE, PROVE = "take", "prove"
+# Some processes are a few percent slower than others of the same code, by where their memory lies.
+# So an arm has several of them, one after another.
+ROUNDS_OF_A_PROCESS = 5
 
 
 class Runs(Protocol):
@@ -26,6 +29,10 @@ class Runs(Protocol):
 
     def run_fresh(self, arm: Arm, cell: Cell, consumer: str) -> Measured:
         """Measure an epoch in a process of its own."""
+        ...
+
+    def renew(self) -> None:
+        """End the processes that stay; later epochs run in new ones."""
         ...
 
 
@@ -70,9 +77,8 @@ def measure(
     Raises DisagreementError if arms deliver different rows, BenchmarkError if an epoch fails.
     """
     found = {cell: CellEpochs() for cell in cells}
-    for cell in cells:  # reads every value; compiles kernels and fills the page cache besides
-        proofs = {arm.name: runs.run(arm, cell, PROVE).sums for arm in arms}
-        check_agreement(cell.name, proofs)
+    for cell in cells:
+        _prove(arms, cell, runs)
         for index in range(limits.fresh_rounds):
             for arm in in_turn(arms, index):
                 found[cell].fresh[arm].append(runs.run_fresh(arm, cell, TAKE))
@@ -80,11 +86,20 @@ def measure(
         wide = [cell for cell in cells if not _is_enough(found[cell], arms, limits)]
         if not wide:
             break
+        if index and index % ROUNDS_OF_A_PROCESS == 0:
+            runs.renew()
+            for cell in wide:
+                _prove(arms, cell, runs)
         for cell in wide:
             for arm in in_turn(arms, index):
                 found[cell].taken[arm].append(runs.run(arm, cell, TAKE))
             _check_and_tell(index, cell, found[cell], arms)
     return found
+
+
+def _prove(arms: Sequence[Arm], cell: Cell, runs: Runs) -> None:
+    """Check that arms deliver equal values; it loads kernels and fills the page cache besides."""
+    check_agreement(cell.name, {arm.name: runs.run(arm, cell, PROVE).sums for arm in arms})
 
 
 def _is_enough(epochs: CellEpochs, arms: Sequence[Arm], limits: Limits) -> bool:

@@ -1,6 +1,6 @@
 """Number and order of measured rounds, and the agreement of arms."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ class Machine:
     calm_from: int = 0  # epochs of the new arm
     rows: dict[Arm, int] = field(default_factory=dict)
     taken: list[tuple[Cell, Arm]] = field(default_factory=list)
+    epochs_of_process: list[int] = field(default_factory=lambda: [0])
 
     def run(self, arm: Arm, cell: Cell, consumer: str) -> Measured:
         """See Runs."""
@@ -31,6 +32,7 @@ class Machine:
         if consumer == TAKE:
             mine = self.taken.count((cell, arm))
             self.taken.append((cell, arm))
+            self.epochs_of_process[-1] += 1
             is_noisy = arm == NEW and (not self.calm_from or mine < self.calm_from)
             seconds += self.noise[mine % len(self.noise)] if is_noisy else 0.0
         return Measured(
@@ -45,11 +47,22 @@ class Machine:
         """See Runs."""
         return Machine().run(arm, cell, consumer)
 
+    def renew(self) -> None:
+        """See Runs."""
+        self.epochs_of_process.append(0)
+
 
 def test_arms_take_turns_and_another_is_first_each_round() -> None:
     machine = Machine()
     measure([NEW, OLD], [CELL], machine, LIMITS)
     assert [arm for _, arm in machine.taken] == [NEW, OLD, OLD, NEW, NEW, OLD]
+
+
+def test_an_arm_has_several_processes_one_after_another() -> None:
+    machine = Machine()
+    limits = replace(LIMITS, rounds=12)
+    measure([NEW, OLD], [CELL], machine, limits)
+    assert machine.epochs_of_process == [10, 10, 4]
 
 
 def test_rounds_are_added_until_the_bounds_are_narrow() -> None:
