@@ -104,16 +104,18 @@ class _Loader:
         def is_wanted() -> bool:
             return not stop.is_set() and threading.main_thread().is_alive()
 
-        if is_wanted():
+        with self._lock:  # `stop` must not come between
+            if not is_wanted():
+                return
             self.compiling_since = time.monotonic()
-            self.kernels = compile_kernels(is_wanted) or self.kernels
+        self.kernels = compile_kernels(is_wanted) or self.kernels
 
 
 _LOADER = _Loader()
 
 
 def select(wanted: bool, num_items: int) -> Kernels | None:
-    """The kernels, if they are wanted and ready; never waits.
+    """Return the kernels if they are wanted and ready; never wait.
 
     Args:
         wanted: `pipelineOptions.debug.kernels`.
