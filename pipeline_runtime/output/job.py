@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipeline_runtime.errors import OutputError, StoreError
+from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
 from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.feed.reader_feed import ReaderFeed
@@ -194,9 +194,18 @@ class Job:
         return manifest
 
     def finish(self) -> OutputManifest:
-        """Remove the staged files of a committed run, if the store lets it."""
-        manifest = read_output_manifest(self.target.place.table.location)
-        assert manifest is not None
+        """Remove the staged files of a committed run, if the store lets it.
+
+        Raises OutputRefused if the table in place is not this run's.
+        """
+        table = self.target.place.table
+        manifest = read_output_manifest(table.location)
+        if manifest is None or manifest.id != self.record.id:
+            found = f"holds the table of run {manifest.run}" if manifest else "is gone"
+            raise OutputRefused(
+                f"{table.uri}: must hold the table that this run has just put in place, but "
+                f"{found}. Let one experiment write to a folder at a time, and run this one again"
+            )
         try:
             clean_up(self.target.place, manifest)
         except (OutputError, StoreError) as error:

@@ -1,5 +1,6 @@
 """Whole jobs: which rows are in which files, and what readers find."""
 
+import shutil
 from datetime import date
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pipeline_runtime.errors import OutputError, OutputRefused, SourceError
 from pipeline_runtime.output.merge import MAX_PARTITIONS, check_num_partitions
 from pipeline_runtime.sources.output_manifest import MANIFEST_FILE
 
+OTHER_RUN = "20250101T000000Z-0000000000000000"
 NUMBERS = pa.table({"id": np.arange(1000), "x": np.random.default_rng(0).random(1000)})
 
 
@@ -90,7 +92,7 @@ def test_too_many_partitions_are_refused() -> None:
 def test_another_runs_table_is_refused_unless_overwritten(tmp_path: Path) -> None:
     stream = plan_table(tmp_path / "in.parquet", NUMBERS)
     uri = str(tmp_path / "out")
-    Written(stream=stream, uri=uri, run="20250101T000000Z-0000000000000000").write()
+    Written(stream=stream, uri=uri, run=OTHER_RUN).write()
     with pytest.raises(OutputRefused, match="Overwrite"):
         Written(stream=stream, uri=uri).write()
     other = plan_table(tmp_path / "other.parquet", pa.table({"y": ["other schema"]}))
@@ -121,10 +123,24 @@ def test_a_table_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     stream = plan_table(tmp_path / "in.parquet", NUMBERS)
     uri = str(tmp_path / "out")
     job = Written(stream=stream, uri=uri).open()
-    Written(stream=stream, uri=uri, run="20250101T000000Z-0000000000000000").write()
+    Written(stream=stream, uri=uri, run=OTHER_RUN).write()
     with pytest.raises(OutputRefused, match="Overwrite"):
         Written(stream=stream, uri=uri).write(resume=True)
     assert job.run in str(job.staged.uri)
+
+
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "removed"])
+def test_a_run_never_takes_another_table_for_its_own(tmp_path: Path, is_replaced: bool) -> None:
+    stream = plan_table(tmp_path / "in.parquet", NUMBERS)
+    settings = Written(stream=stream, uri=str(tmp_path / "out"), mode="Overwrite")
+    job = settings.open()
+    settings.write(resume=True)
+    if is_replaced:
+        Written(stream=stream, uri=settings.uri, mode="Overwrite", run=OTHER_RUN).write()
+    else:
+        shutil.rmtree(settings.uri)
+    with pytest.raises(OutputRefused, match="in place"):
+        job.finish()
 
 
 def test_an_attempt_stops_once_another_took_its_run(tmp_path: Path) -> None:
