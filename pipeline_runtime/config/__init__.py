@@ -55,6 +55,7 @@ from pipeline_runtime.config.identity.run_hash import (
     hash_parts,
     run_config,
     run_hash,
+    seed_group,
     upgrade_config,
 )
 from pipeline_runtime.config.output import Output, ParquetTarget
@@ -161,5 +162,6 @@ __all__ = [
     "read_documents",
     "run_config",
     "run_hash",
+    "seed_group",
     "upgrade_config",
 ]

@@ -75,6 +75,16 @@ def run_hash(experiment: DatasetExperiment) -> str:
     return hash_config(run_config(experiment))
 
 
+def seed_group(experiment: DatasetExperiment) -> str:
+    """Return the hash that runs share which differ in `training.seed` alone.
+
+    The seeds of steps and of the evaluation stay in it: with another one, a run has other rows.
+    """
+    config = run_config(experiment)
+    training = {key: part for key, part in config.get("training", {}).items() if key != "seed"}
+    return hash_config({**config, "training": training})
+
+
 def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the run config that this release builds from the spec behind an older one.
 

@@ -112,6 +112,16 @@ class Run(SummaryModel):
     error: str | None = Field(
         default=None, description="The whole error text when it failed, else null."
     )
+    artifacts_uri: str | None = Field(
+        default=None,
+        description="Folder of the run on the artifacts store, which has all its files; null: "
+        "written by an older Lastmile.",
+    )
+    seed_group: str | None = Field(
+        default=None,
+        description="Hash of the run configuration without `training.seed`: runs with the same one "
+        "repeat each other with other seeds.",
+    )
     address: str = Field(
         default="local",
         description="Where it ran: `local` is one machine, else a Ray cluster's address.",

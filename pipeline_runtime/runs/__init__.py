@@ -1,0 +1,1 @@
+"""Runs that exist: locating, listing and deleting them. `run` makes them."""
