@@ -41,7 +41,7 @@ from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching
 from pipeline_runtime.feed.making.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
@@ -204,7 +204,7 @@ class Reader:
         """Batches as a trainer on this machine gets them, made by this thread."""
         return take_batches(self._pieces(), self._groups, BATCH_SIZE, in_order=in_order)
 
-    def _pieces(self) -> Iterator[Piece | ReadyPiece]:
+    def _pieces(self) -> Iterator[Piece]:
         for group in self._groups:
             for index in itertools.count():
                 task = Task(position=group.index, group=group, piece=index)

@@ -43,7 +43,7 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import ReadyPiece
+from pipeline_runtime.feed.pieces import Batches
 from pipeline_runtime.kernels import warm
 from pipeline_runtime.plan import Group, build_plan
 
@@ -126,8 +126,8 @@ class Bench:
         checksum, read, work = 0, 0.0, 0.0
         store, started = SlowStore.seconds, time.perf_counter()
         for piece in feed.pieces(Waited()):
-            assert isinstance(piece, ReadyPiece)
-            checksum = (checksum + int(np.sum(piece.hashes, dtype=np.uint64))) % 2**64
+            assert isinstance(piece.rows, Batches)
+            checksum = (checksum + int(np.sum(piece.rows.hashes, dtype=np.uint64))) % 2**64
             first, *steps = piece.header.counts
             read += first.seconds
             work += sum(step.seconds for step in steps) + piece.header.batching_seconds

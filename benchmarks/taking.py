@@ -8,7 +8,7 @@ import torch
 
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
@@ -16,7 +16,7 @@ from pipeline_runtime.training.stream import BatchStream, Cutting
 
 
 def take_batches(
-    pieces: Iterable[Piece | ReadyPiece],
+    pieces: Iterable[Piece],
     groups: Sequence[Group],
     batch_size: int,
     *,

@@ -82,7 +82,7 @@ def make_piece(rows: int, fill_rate: float) -> Piece:
         "sequence", pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), LENGTH)
     )
     header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=())
-    return Piece(header=header, table=table)
+    return Piece(header=header, rows=table)
 
 
 def send(piece: Piece, wire: Wire | None) -> pa.Buffer:

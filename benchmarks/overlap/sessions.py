@@ -24,7 +24,7 @@ from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_pe
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
@@ -135,9 +135,7 @@ def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream
     )
 
 
-def _open_later(
-    readers: FeedSource, groups: Sequence[Group], waited: Waited
-) -> Iterator[Piece | ReadyPiece]:
+def _open_later(readers: FeedSource, groups: Sequence[Group], waited: Waited) -> Iterator[Piece]:
     """The feed, opened as the first batch is asked for, on the core that this thread has then."""
     yield from readers.open("training", 0, groups, in_order=False).pieces(waited)
 

@@ -24,7 +24,7 @@ from benchmarks.scaling.readers import Readers
 from benchmarks.scaling.units import Source
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.over_ray.actor_readers import ActorCrew
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan.groups import Group
@@ -154,7 +154,7 @@ class _MeteredCrew(ActorCrew):
         self._meter = meter
         self._own_node = ray.get_runtime_context().get_node_id()
 
-    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece]:
         """See Crew."""
         known = get_local_object_locations([ticket]).get(ticket, {}).get("node_ids", [])
         makers = [node for node in known if node != self._own_node]  # it was pulled here too

@@ -11,14 +11,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pyarrow as pa
-
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import PieceMaker
 from pipeline_runtime.feed.over_ray.reader_actor import Beside, Reader
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
-from pipeline_runtime.feed.transport.wire import SharedBlock, Wire
+from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.transport.wire import Block, Wire
 
 
 def slowed(rows_per_second: float) -> type[Reader]:
@@ -27,7 +25,7 @@ def slowed(rows_per_second: float) -> type[Reader]:
     class SlowMaker(PieceMaker):
         finished = packed = 0.0  # the last piece, and its call; by time.perf_counter
 
-        def make(self, role: str, task: Task) -> Piece | ReadyPiece:
+        def make(self, role: str, task: Task) -> Piece:
             started = time.perf_counter()
             packing, idle = (
                 max(0.0, self.packed - self.finished),
@@ -48,7 +46,7 @@ def slowed(rows_per_second: float) -> type[Reader]:
 
         def make(
             self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
-        ) -> pa.Table | SharedBlock:
+        ) -> Block:
             block = super().make(role, tasks, wire, beside)
             assert isinstance(self._maker, SlowMaker)
             self._maker.packed = time.perf_counter()

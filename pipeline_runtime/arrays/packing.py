@@ -158,6 +158,11 @@ def pack_arrays(arrays: Arrays, *, sparse: bool = False) -> tuple[tuple[Slot, ..
     return packer.slots, buffer
 
 
+def arrays_of(batch: Arrays | PackedBatch) -> Arrays:
+    """Return a batch's arrays, unpacked."""
+    return unpack_arrays(batch.slots, batch.buffer()) if isinstance(batch, PackedBatch) else batch
+
+
 def unpack_arrays(slots: Sequence[Slot], buffer: Bytes) -> Arrays:
     """The arrays of a buffer: views, but for those that are filled up."""
     return {slot.name: _unpack(slot, buffer) for slot in slots}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.plan.groups import Group
 
 
@@ -56,9 +56,7 @@ class WorkerUsage:
 class Feed(Protocol):
     """One rank's stream of pieces."""
 
-    def pieces(
-        self, waited: Waited, usage: WorkerUsage | None = None
-    ) -> Iterator[Piece | ReadyPiece]:
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
         """Yield every piece of the rank's groups once; add to `waited.production` and `.transfer`.
 
         Args:

@@ -1,7 +1,7 @@
-"""Pieces: what readers hand to trainers.
+"""Pieces, which readers deliver to consumers.
 
 A piece has a header (its group and its place in the epoch, and the rows and bytes after every step)
-and its rows: a table, or batches as arrays if its reader makes them (`making.batching`).
+and its rows: a table, or batches of arrays if its reader makes them (`making.batching`).
 `transport.wire` sends it from one process to another.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline_runtime.arrays.conversion import Arrays
-from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
+from pipeline_runtime.arrays.packing import PackedBatch, arrays_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,32 +44,18 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Rows of one group, in their final order."""
-
-    header: Header
-    table: pa.Table
-    is_shared: bool = True  # whether a request may have several rows, here or in other pieces
-    result: str = ""  # of `Stream.finish`, in the consumer's own format
-
-    @property
-    def num_bytes(self) -> int:
-        return int(self.table.nbytes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyPiece:
-    """A piece as batches, one after another.
+class Batches:
+    """The rows of a piece as batches, one after another.
 
     Attributes:
         starts: the first row of each batch.
-        num_bytes: of the batches and the hashes, uncompressed.
+        batches: each as its reader made it, or as it arrived from another process.
+        num_bytes: bytes of the batches and the hashes, uncompressed.
         hashes: uint64 of all rows' identities.
         is_counted: True for rows whose weight is not 0; None if all rows count.
         once: columns that batches hold once per request.
     """
 
-    header: Header
     starts: tuple[int, ...]
     batches: tuple[Arrays | PackedBatch, ...]
     num_bytes: int
@@ -79,16 +65,40 @@ class ReadyPiece:
 
     @property
     def codec(self) -> str | None:
-        """The codec of its batches; None if they are not compressed."""
+        """The codec of the batches; None if they are not compressed."""
         first = next(iter(self.batches), None)
         return first.codec if isinstance(first, PackedBatch) else None
 
     def arrays(self, index: int) -> Arrays:
         """Return one of the batches, unpacked."""
-        batch = self.batches[index]
-        if isinstance(batch, PackedBatch):
-            return unpack_arrays(batch.slots, batch.buffer())
-        return batch
+        return arrays_of(self.batches[index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Rows of one group, in their final order.
+
+    Attributes:
+        rows: a table, or batches if the reader makes them.
+        is_shared: whether a request may have several rows, here or in other pieces.
+        result: the result of `Stream.finish`, in the consumer's own format.
+    """
+
+    header: Header
+    rows: pa.Table | Batches
+    is_shared: bool = True
+    result: str = ""
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows, which no reader made batches of."""
+        assert isinstance(self.rows, pa.Table)
+        return self.rows
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows, uncompressed."""
+        return int(self.rows.nbytes if isinstance(self.rows, pa.Table) else self.rows.num_bytes)
 
 
 def add_counts(left: Sequence[StepCount], right: Sequence[StepCount]) -> tuple[StepCount, ...]:

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.leases import Ledger, Task
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_usage import Paces, UsageMeter
 from pipeline_runtime.plan.groups import Group
 
@@ -74,7 +74,7 @@ class Crew(Protocol):
         """
         ...
 
-    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece]:
         """Return the pieces of a call. Raises ReaderLost, or the error that the reader raised."""
         ...
 
@@ -108,7 +108,7 @@ class ReaderFeed:
 
     def pieces(
         self, waited: Waited, usage: WorkerUsage | None = None
-    ) -> Generator[Piece | ReadyPiece, None, None]:
+    ) -> Generator[Piece, None, None]:
         """Yield pieces as they are made, or in the groups' order; add the blocked time to `waited`.
 
         Raises FeedError if readers keep dying, SourceError or StepError from the work itself.
@@ -135,12 +135,12 @@ class _Pass:
         self._paces = Paces()
         self._asked: dict[Hashable, _Asked] = {}
         # If the order is kept: pieces that were made before their turn.
-        self._made: dict[tuple[int, int], Piece | ReadyPiece] = {}
+        self._made: dict[tuple[int, int], Piece] = {}
         self._turn = (0, 0)  # if the order is kept: the place of the piece to yield next
-        self._ready: deque[Piece | ReadyPiece] = deque()  # pieces to yield next
+        self._ready: deque[Piece] = deque()  # pieces to yield next
         self._piece_bytes = _expected_bytes(feed)
 
-    def run(self) -> Generator[Piece | ReadyPiece, None, None]:
+    def run(self) -> Generator[Piece, None, None]:
         try:
             while self._ask() or self._asked:
                 self._wait()
@@ -212,7 +212,7 @@ class _Pass:
         for task, piece in zip(asked.tasks, pieces, strict=True):
             self._deliver(asked.reader, task, piece)
 
-    def _deliver(self, reader: str, task: Task, piece: Piece | ReadyPiece) -> None:
+    def _deliver(self, reader: str, task: Task, piece: Piece) -> None:
         num_units = len(task.group.units) if piece.header.is_last else 0
         self._meter.deliver(reader, self._feed.crew.worker(reader), piece.header, num_units)
         self._paces.note(reader, piece.header)

@@ -18,7 +18,7 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import name_of
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.loader.options import LoaderOptions
 from pipeline_runtime.loader.ranks import Agreeing, Ranks
 from pipeline_runtime.loader.state import Start
@@ -147,9 +147,7 @@ def iterate_epoch(
         )
 
 
-def _telling(
-    pieces: Iterator[Piece | ReadyPiece], agreeing: Agreeing
-) -> Iterator[Piece | ReadyPiece]:
+def _telling(pieces: Iterator[Piece], agreeing: Agreeing) -> Iterator[Piece]:
     """Yield the pieces; tell the other ranks of an error, for they wait for the next agreement."""
     try:
         yield from pieces

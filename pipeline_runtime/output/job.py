@@ -17,7 +17,7 @@ from typing import Literal
 
 from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
+from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
@@ -247,7 +247,6 @@ class Job:
         with recording(self.staged, self._check_claim) as recorder:
             for piece in feed.pieces(progress.waited, progress.usage):
                 started = time.monotonic()
-                assert isinstance(piece, Piece)
                 record = PieceRecord.of(piece)
                 folders.update(section.folder for section in record.sections)
                 check_num_partitions(folders)

@@ -88,7 +88,7 @@ class Spooler:
             file = f"{header.group:06d}-{header.piece:04d}-{make_token()}.arrows"
             sections = write_spool(self.storage, file, rows, self.partition_by)
         result = json.dumps(Spooled(file, sections, checksum.to_json()))
-        return replace(piece, table=pa.table({}), result=result)
+        return replace(piece, rows=pa.table({}), result=result)
 
 
 def write_spool(

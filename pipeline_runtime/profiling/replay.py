@@ -21,7 +21,7 @@ from pyarrow import fs as pafs
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.plan import Group
 from pipeline_runtime.profiling.clock import read_clock
 from pipeline_runtime.sources import Location
@@ -69,7 +69,7 @@ class Stock:
 
     frozen: Sequence[Batch]
     small: Sequence[Batch]  # empty: measure whole batches only
-    pieces: Sequence[Piece | ReadyPiece]
+    pieces: Sequence[Piece]
     batch_rows: int
     request_columns: tuple[str, ...]  # columns that batches hold once per request
     prefetch: bool  # pipelineOptions.debug.prefetch
@@ -232,7 +232,7 @@ def _open_stream(spec: Training, stock: Stock) -> BatchStream:
     )
 
 
-def _repeat(pieces: Sequence[Piece | ReadyPiece]) -> Iterator[Piece | ReadyPiece]:
+def _repeat(pieces: Sequence[Piece]) -> Iterator[Piece]:
     """Repeat the pieces forever, with new group numbers, so that the stream takes them as new."""
     for index, piece in enumerate(itertools.cycle(pieces)):
         header = replace(piece.header, epoch=0, group=index, piece=0, is_last=True, counts=())

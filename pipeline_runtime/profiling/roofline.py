@@ -16,7 +16,7 @@ from pipeline_runtime.batches import Batch, to_batch, to_device
 from pipeline_runtime.config import ExperimentSpec, Training
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.making.batching import make_ready
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.formatting import format_bytes
 from pipeline_runtime.profiling.clock import summarise
@@ -105,7 +105,7 @@ def _build_stock(spec: Training, taken: Taken, device: torch.device, *, prefetch
     )
 
 
-def _send(piece: Piece, taken: Taken, batch_size: int) -> Piece | ReadyPiece:
+def _send(piece: Piece, taken: Taken, batch_size: int) -> Piece:
     """The piece as a trainer gets it, in memory that nobody writes to, as Ray's object store.
 
     A loop may write to its batch, which otherwise is a view of the piece where Arrow allows.

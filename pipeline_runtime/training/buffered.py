@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from pipeline_runtime.arrays.conversion import Arrays, to_arrays
 from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays
-from pipeline_runtime.arrays.packing import PackedBatch, unpack_arrays
+from pipeline_runtime.arrays.packing import PackedBatch, arrays_of
 from pipeline_runtime.arrays.requests import copy_rows
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 # Some rows of a chunk as its reader made them, and which of them are meant; None: all.
@@ -63,7 +63,7 @@ class BatchRows:
             return convert(pa.concat_tables(tables) if len(tables) > 1 else tables[0])
         parts = []
         for rows, some in self.parts:
-            whole = convert(rows) if isinstance(rows, pa.Table) else _unpack(rows)
+            whole = convert(rows) if isinstance(rows, pa.Table) else arrays_of(rows)
             parts.append(
                 whole
                 if some is None
@@ -72,15 +72,11 @@ class BatchRows:
         return join_arrays(parts, self.request_columns)
 
 
-def _unpack(batch: Arrays | PackedBatch) -> Arrays:
-    return unpack_arrays(batch.slots, batch.buffer()) if isinstance(batch, PackedBatch) else batch
-
-
 @dataclass(slots=True)
 class Buffered:
     """The remaining rows of a chunk, from row `offset` on."""
 
-    piece: Piece | ReadyPiece
+    piece: Piece
     offset: int
     _base: int = 0  # rows of the piece that are no longer held
 
@@ -94,14 +90,14 @@ class Buffered:
 
     def parts(self, rows: int) -> Iterator[Part]:
         """Yield the next rows, as their reader cut them."""
-        piece, start, end = self.piece, self.offset, self.offset + rows
-        if isinstance(piece, Piece):
-            yield piece.table.slice(start - self._base, rows), None
+        held, start, end = self.piece.rows, self.offset, self.offset + rows
+        if not isinstance(held, Batches):
+            yield held.slice(start - self._base, rows), None
             return
-        index = bisect_right(piece.starts, start) - 1
-        ends = (*piece.starts[1:], piece.header.num_rows)
+        index = bisect_right(held.starts, start) - 1
+        ends = (*held.starts[1:], self.piece.header.num_rows)
         while start < end:
-            batch, first = piece.batches[index], start - piece.starts[index]
+            batch, first = held.batches[index], start - held.starts[index]
             stop = min(end, ends[index])
             is_whole = first == 0 and stop == ends[index]
             yield batch, None if is_whole else range(first, first + stop - start)
@@ -109,32 +105,31 @@ class Buffered:
 
     def hashes(self, rows: int, weight_column: str | None) -> npt.NDArray[np.uint64]:
         """Return the identities of those next rows that the checksum counts."""
-        start = self.offset - self._base
-        if isinstance(self.piece, Piece):
-            return _counted_hashes(self.piece.table.slice(start, rows), weight_column)
-        hashes, is_counted = self.piece.hashes[start : start + rows], self.piece.is_counted
+        held, start = self.piece.rows, self.offset - self._base
+        if not isinstance(held, Batches):
+            return _counted_hashes(held.slice(start, rows), weight_column)
+        hashes, is_counted = held.hashes[start : start + rows], held.is_counted
         if weight_column is None or is_counted is None:
             return hashes
         return hashes[is_counted[start : start + rows]]
 
     def detach(self) -> None:
-        """Copy the rows that are left, so that the memory of those before them can go."""
-        piece = self.piece
-        if isinstance(piece, Piece):
-            self.piece = replace(
-                piece, table=copy_rows(piece.table.slice(self.offset - self._base))
+        """Copy the rows that are left, so that the memory of those before them can be freed."""
+        held = self.piece.rows
+        if isinstance(held, Batches):
+            index = bisect_right(held.starts, self.offset) - 1
+            first = held.starts[index] - self._base
+            rows = replace(
+                held,
+                starts=held.starts[index:],
+                batches=tuple(_copy(batch) for batch in held.batches[index:]),
+                hashes=held.hashes[first:].copy(),
+                is_counted=None if held.is_counted is None else held.is_counted[first:].copy(),
             )
-            self._base = self.offset
-            return
-        held = bisect_right(piece.starts, self.offset) - 1
-        first = piece.starts[held] - self._base
-        self.piece = replace(
-            piece,
-            starts=piece.starts[held:],
-            batches=tuple(_copy(batch) for batch in piece.batches[held:]),
-            hashes=piece.hashes[first:].copy(),
-            is_counted=None if piece.is_counted is None else piece.is_counted[first:].copy(),
-        )
+        else:
+            first = self.offset - self._base
+            rows = copy_rows(held.slice(first))
+        self.piece = replace(self.piece, rows=rows)
         self._base += first
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount, add_counts
+from pipeline_runtime.feed.pieces import Batches, Header, Piece, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.buffered import BatchRows, Buffered
 from pipeline_runtime.training.position import Position
@@ -70,7 +70,7 @@ class _Arrival:
 class BatchStream:
     """One rank's batches; `position` is always that of the batches given out so far."""
 
-    pieces: Iterator[Piece | ReadyPiece]
+    pieces: Iterator[Piece]
     groups: Sequence[Group]  # of this rank, in order, all epochs that are left
     cutting: Cutting
     position: Position
@@ -81,7 +81,7 @@ class BatchStream:
     remembers: bool = False  # the position can go back by one batch
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
-    _held: dict[int, list[Piece | ReadyPiece]] = field(init=False, default_factory=dict)
+    _held: dict[int, list[Piece]] = field(init=False, default_factory=dict)
     _whole: deque[Buffered] = field(init=False, default_factory=deque)  # whose next batch is whole
     _rest: deque[Buffered] = field(init=False, default_factory=deque)  # joined in this order
     _rest_rows: int = field(init=False, default=0)
@@ -150,7 +150,7 @@ class BatchStream:
         """Return whether the arrived chunks hold a whole batch."""
         return bool(self._whole) or self._rest_rows >= self.cutting.batch_size
 
-    def _arriving(self, epoch: int) -> Iterator[Piece | ReadyPiece]:
+    def _arriving(self, epoch: int) -> Iterator[Piece]:
         """Yield the pieces of this epoch, and hold back those of later ones."""
         yield from self._held.pop(epoch, [])
         while self._waiting.get(epoch):
@@ -186,7 +186,7 @@ class BatchStream:
                 "please report it"
             )
 
-    def _fill(self, arriving: Iterator[Piece | ReadyPiece]) -> None:
+    def _fill(self, arriving: Iterator[Piece]) -> None:
         while not self._is_full():
             piece = next(arriving, None)
             if piece is None:
@@ -223,8 +223,8 @@ class BatchStream:
         return parts
 
     def _collect(self, chunks: Sequence[tuple[Buffered, int]]) -> BatchRows:
-        pieces = (buffered.piece for buffered, _ in chunks)
-        once = next((piece.once for piece in pieces if isinstance(piece, ReadyPiece)), ())
+        held = (buffered.piece.rows for buffered, _ in chunks)
+        once = next((rows.once for rows in held if isinstance(rows, Batches)), ())
         return BatchRows(tuple(p for chunk, rows in chunks for p in chunk.parts(rows)), once)
 
     def _cut(self, rows: int) -> BatchRows:
@@ -268,7 +268,7 @@ class BatchStream:
         self._rest.clear()
         self._rest_rows, self._following, self._partial = 0, None, ()
 
-    def _drop_rest(self, arriving: Iterator[Piece | ReadyPiece]) -> None:
+    def _drop_rest(self, arriving: Iterator[Piece]) -> None:
         """Leave out what does not fill a batch on every rank, and say how much it was."""
         self._following = None
         while self._whole or self._rest:

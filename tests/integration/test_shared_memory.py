@@ -29,7 +29,7 @@ from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray import actor_readers
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.over_ray.reader_actor import Reader
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.feed.transport.segments import Mapped, Segment, Segments
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
@@ -192,7 +192,7 @@ def _readers(
         stream = replace(stream, plan=replace(stream.plan, reads_ahead=reads_ahead))
         pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1, reader=reader)
 
-        def open_feed(sending: Sending) -> Iterator[Piece | ReadyPiece]:
+        def open_feed(sending: Sending) -> Iterator[Piece]:
             readers = ActorReaders(pool=pool, streams=held, piece_rows=PIECE_ROWS, sending=sending)
             return readers.open("training", 0, groups, in_order=True).pieces(Waited())
 
@@ -213,24 +213,30 @@ def _fail(error: LastmileError) -> None:
     raise AssertionError(error)
 
 
-def _take(pieces: Iterator[Piece | ReadyPiece]) -> list[ReadyPiece]:
+def _take(pieces: Iterator[Piece]) -> list[Piece]:
     taken = list(pieces)
-    assert all(isinstance(piece, ReadyPiece) for piece in taken)
-    return [piece for piece in taken if isinstance(piece, ReadyPiece)]
+    assert all(isinstance(piece.rows, Batches) for piece in taken)
+    return taken
 
 
-def _is_writeable(pieces: Sequence[ReadyPiece]) -> bool:
-    return all(piece.hashes.flags.writeable for piece in pieces)
+def _batches_of(piece: Piece) -> Batches:
+    assert isinstance(piece.rows, Batches)
+    return piece.rows
 
 
-def _assert_equal(found: Sequence[ReadyPiece], wanted: Sequence[ReadyPiece]) -> None:
+def _is_writeable(pieces: Sequence[Piece]) -> bool:
+    return all(_batches_of(piece).hashes.flags.writeable for piece in pieces)
+
+
+def _assert_equal(found: Sequence[Piece], wanted: Sequence[Piece]) -> None:
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert (ours.header.group, ours.header.piece) == (theirs.header.group, theirs.header.piece)
-        np.testing.assert_array_equal(ours.hashes, theirs.hashes)
-        assert len(ours.batches) == len(theirs.batches)
-        for index in range(len(ours.batches)):
-            arrays, expected = ours.arrays(index), theirs.arrays(index)
+        rows, wanted_rows = _batches_of(ours), _batches_of(theirs)
+        np.testing.assert_array_equal(rows.hashes, wanted_rows.hashes)
+        assert len(rows.batches) == len(wanted_rows.batches)
+        for index in range(len(rows.batches)):
+            arrays, expected = rows.arrays(index), wanted_rows.arrays(index)
             assert arrays.keys() == expected.keys()
             for name, array in expected.items():
                 np.testing.assert_array_equal(arrays[name], array)

@@ -29,10 +29,17 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.reader_process import Answer, Failure, Free, Make, ReadAhead
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED
-from pipeline_runtime.feed.transport.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
+from pipeline_runtime.feed.transport.wire import (
+    Block,
+    Sending,
+    SharedBlock,
+    Wire,
+    unpack,
+    unpack_shared,
+)
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.steps.base import SideTable
@@ -259,7 +266,7 @@ class ProcessCrew:
         waited.production += time.perf_counter() - started
         return found
 
-    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece]:
         started = time.perf_counter()
         reader = self._calls.pop(ticket)
         block = self._pool.take(ticket).block
@@ -268,7 +275,7 @@ class ProcessCrew:
         finally:
             waited.transfer += time.perf_counter() - started
 
-    def _unpack(self, block: pa.Table | SharedBlock, reader: str) -> Sequence[Piece | ReadyPiece]:
+    def _unpack(self, block: Block, reader: str) -> Sequence[Piece]:
         if not isinstance(block, SharedBlock):
             return unpack(block)
         try:

@@ -20,14 +20,12 @@ from itertools import zip_longest
 from multiprocessing.connection import Connection
 from typing import Any
 
-import pyarrow as pa
-
 from pipeline_runtime import errors
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.segments import Segments
-from pipeline_runtime.feed.transport.wire import SharedBlock, Wire, pack_all, share
+from pipeline_runtime.feed.transport.wire import Block, Wire, pack_all, share
 from pipeline_runtime.importing import importing
 
 
@@ -64,7 +62,7 @@ class Answer:
     """The pieces of a call."""
 
     ticket: int
-    block: pa.Table | SharedBlock
+    block: Block
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +130,12 @@ class _Maker:
         except BaseException:  # noqa: BLE001 - the trainer raises it, KeyboardInterrupt included
             return Failure(ticket=call.ticket, kind="", message=traceback.format_exc())
 
-    def _make(self, call: Make, task: Task, following: Task | None) -> Piece | ReadyPiece:
+    def _make(self, call: Make, task: Task, following: Task | None) -> Piece:
         if following is not None and following.group != task.group:
             self.maker.read_ahead(call.role, following, is_next=True)
         return self.maker.make(call.role, task)
 
-    def _pack(self, call: Make, pieces: Sequence[Piece | ReadyPiece]) -> pa.Table | SharedBlock:
+    def _pack(self, call: Make, pieces: Sequence[Piece]) -> Block:
         if call.shares:
             # If memory cannot be shared, or no more of it, pieces go through the pipe.
             with contextlib.suppress(OSError):

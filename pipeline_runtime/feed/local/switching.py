@@ -28,7 +28,7 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.process_readers import ProcessCrew, ProcessReaders
 from pipeline_runtime.feed.local.thread_readers import ThreadCrew, ThreadReaders
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
 from pipeline_runtime.feed.reader_usage import WARMING_SECONDS
 from pipeline_runtime.plan.groups import Group
@@ -186,7 +186,7 @@ class SwitchingCrew:
             return ready
         return self._crews[self._tickets[others[0]]].wait(others, waited)
 
-    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece]:
         crew = self._crews[self._tickets.pop(ticket)]
         return crew.take(ticket, waited)
 

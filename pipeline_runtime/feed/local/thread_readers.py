@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.plan.groups import Group
 
@@ -51,9 +51,9 @@ class ThreadCrew:
         waited.production += time.perf_counter() - started
         return next((future for future in futures if future in done), None)
 
-    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece]:
         assert isinstance(ticket, Future)
-        pieces: Sequence[Piece | ReadyPiece] = ticket.result()
+        pieces: Sequence[Piece] = ticket.result()
         return pieces
 
     def lose(self, reader: str) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline_runtime.arrays.conversion import to_arrays
 from pipeline_runtime.arrays.cuts import num_rows_of, split_parts
 from pipeline_runtime.config import Training
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.plan.model import Delivery, StreamPlan
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
@@ -53,9 +53,10 @@ def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> B
     )
 
 
-def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
-    """The piece as batches. Raises TrainingError as `to_arrays` does."""
+def make_ready(piece: Piece, batching: Batching) -> Piece:
+    """Return the piece with its table as batches. Raises TrainingError as `to_arrays` does."""
     started = time.perf_counter()
+    table = piece.table
     parts = [
         to_arrays(
             part,
@@ -63,19 +64,17 @@ def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
             label_column=batching.label_column,
             is_shared=piece.is_shared,
         )
-        for part in _parts(piece.table, batching.batch_size)
+        for part in _parts(table, batching.batch_size)
     ]
     batches = tuple(parts)
     if batching.cuts:
         batches = tuple(split_parts(parts, batching.batch_size, batching.once))
-    hashes = piece.table.column(ROW_HASH_COLUMN).to_numpy()
+    hashes = table.column(ROW_HASH_COLUMN).to_numpy()
     num_bytes = hashes.nbytes + sum(array.nbytes for part in parts for array in part.values())
     is_counted = None
     if batching.weight_column is not None:
         is_counted = np.concatenate([part[batching.weight_column] > 0 for part in parts])
-    seconds = time.perf_counter() - started
-    return ReadyPiece(
-        header=replace(piece.header, batching_seconds=seconds),
+    made = Batches(
         starts=tuple(accumulate(map(num_rows_of, batches[:-1]), initial=0)),
         batches=batches,
         num_bytes=num_bytes,
@@ -83,6 +82,8 @@ def make_ready(piece: Piece, batching: Batching) -> ReadyPiece:
         is_counted=is_counted,
         once=tuple(batching.once),
     )
+    header = replace(piece.header, batching_seconds=time.perf_counter() - started)
+    return replace(piece, header=header, rows=made)
 
 
 def _parts(table: pa.Table, batch_size: int) -> list[pa.Table]:

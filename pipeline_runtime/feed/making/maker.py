@@ -19,7 +19,7 @@ from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.plan.model import StreamPlan
 
 # Groups kept open: one a rank that the reader serves, and a few whose rank has turned to another.
@@ -84,7 +84,7 @@ class PieceMaker:
         self._reading: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()  # of streams and all that is begun
 
-    def make(self, role: str, task: Task) -> Piece | ReadyPiece:
+    def make(self, role: str, task: Task) -> Piece:
         """Make one piece; pieces of its group that come before it are read over, not worked on.
 
         Raises SourceError or StepError, which name the file and rows.
@@ -111,13 +111,14 @@ class PieceMaker:
                 if len(self._open) > _MAX_OPEN_GROUPS:
                     self._open.popitem(last=False)
         piece = replace(piece, header=replace(piece.header, gap_seconds=gap_seconds))
-        made: Piece | ReadyPiece = _finish(stream.finish, piece) if stream.finish else piece
+        if stream.finish is not None:
+            piece = _finish(stream.finish, piece)
         if stream.batching is not None:
             # A value that has no place in a batch is told by the trainer, if it comes to that row.
             with contextlib.suppress(TrainingError):
-                made = make_ready(piece, stream.batching)
+                piece = make_ready(piece, stream.batching)
         self._finished = time.perf_counter()
-        return made
+        return piece
 
     def read_ahead(self, role: str, task: Task, *, is_next: bool = False) -> None:
         """Begin to read what will be asked for, beside what is made now; any thread may ask.

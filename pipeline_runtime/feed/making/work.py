@@ -399,7 +399,7 @@ def _run_stage(
         seconds = counts[-1].seconds + time.perf_counter() - started
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
     header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
-    return Piece(header=header, table=table, is_shared=rows.requests is not None)
+    return Piece(header=header, rows=table, is_shared=rows.requests is not None)
 
 
 def _share_emptied(kept: Int64s | None, num_rows: Sequence[int]) -> float:

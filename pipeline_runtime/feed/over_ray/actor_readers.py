@@ -17,7 +17,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -27,11 +26,18 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.reader_actor import AheadReader, Beside, Reader
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.compression import CodecChoice
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED, find_process_space
-from pipeline_runtime.feed.transport.wire import Sending, SharedBlock, Wire, unpack, unpack_shared
+from pipeline_runtime.feed.transport.wire import (
+    Block,
+    Sending,
+    SharedBlock,
+    Wire,
+    unpack,
+    unpack_shared,
+)
 from pipeline_runtime.plan.groups import Group
 
 # Seconds between two requests of a rank for the list of readers,
@@ -370,7 +376,7 @@ class ActorCrew:
             self._late.update(made_too)
         return pulled
 
-    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece | ReadyPiece]:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece]:
         started = time.perf_counter()
         is_shared = ticket in self._shared
         try:
@@ -384,13 +390,14 @@ class ActorCrew:
             seconds += time.perf_counter() - started
             waited.transfer += seconds
         for piece in pieces:
-            if isinstance(piece, ReadyPiece) and not is_shared:
-                undone = _undo_seconds(piece) if self._codecs.is_judging else 0.0
+            rows = piece.rows
+            if isinstance(rows, Batches) and not is_shared:
+                undone = _undo_seconds(rows) if self._codecs.is_judging else 0.0
                 own = seconds / len(pieces)
-                self._codecs.note(piece.codec, piece.num_bytes, own, undone, time.monotonic())
+                self._codecs.note(rows.codec, rows.num_bytes, own, undone, time.monotonic())
         return pieces
 
-    def _unpack(self, block: pa.Table | SharedBlock, reader: str) -> Sequence[Piece | ReadyPiece]:
+    def _unpack(self, block: Block, reader: str) -> Sequence[Piece]:
         if not isinstance(block, SharedBlock):
             return unpack(block)
         try:
@@ -415,14 +422,14 @@ class ActorCrew:
         self._shared = {}
 
 
-def _undo_seconds(piece: ReadyPiece) -> float:
-    """Estimate the seconds to decompress a piece by decompressing its first batch."""
-    first = next(iter(piece.batches), None)
+def _undo_seconds(rows: Batches) -> float:
+    """Estimate the seconds to decompress batches by decompressing the first of them."""
+    first = next(iter(rows.batches), None)
     if not isinstance(first, PackedBatch) or first.codec is None:
         return 0.0
     started = time.perf_counter()
     first.plain()
-    return (time.perf_counter() - started) * piece.num_bytes / max(1, first.num_bytes)
+    return (time.perf_counter() - started) * rows.num_bytes / max(1, first.num_bytes)
 
 
 def _first(tickets: Sequence[Any], *, timeout: float, is_here: bool) -> Hashable | None:

@@ -24,7 +24,7 @@ from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
@@ -107,7 +107,6 @@ def _stage_function(
         plan, all_groups = ray.get(held)
         by_key = {(group.epoch, group.index): group for group in all_groups}
         for piece in unpack(block):
-            assert isinstance(piece, Piece)  # batches are made after the last stage, if at all
             group = by_key[piece.header.epoch, piece.header.group]
             places = places_of(group, piece.header, piece_rows)
             with reporting(on_failure):
@@ -200,9 +199,7 @@ class RayDataFeed:
     def __init__(self, iterator: ray.data.DataIterator) -> None:
         self._iterator = iterator
 
-    def pieces(
-        self, waited: Waited, usage: WorkerUsage | None = None
-    ) -> Iterator[Piece | ReadyPiece]:
+    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
         """Yield pieces as they are made; add the seconds blocked on each stage to `waited`."""
         blocks = iter(
             self._iterator.iter_batches(

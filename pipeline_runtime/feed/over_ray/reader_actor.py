@@ -18,9 +18,9 @@ import ray
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import PieceMaker
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.segments import Segments, find_process_space
-from pipeline_runtime.feed.transport.wire import SharedBlock, Wire, as_block, pack_all, share
+from pipeline_runtime.feed.transport.wire import Block, SharedBlock, Wire, as_block, pack_all, share
 
 _AHEAD: Final = "ahead"
 
@@ -58,7 +58,7 @@ class Reader:
 
     def make(
         self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
-    ) -> pa.Table | SharedBlock:
+    ) -> Block:
         """Make pieces and pack them; report a failure to the driver before Ray wraps it.
 
         Args:
@@ -77,7 +77,7 @@ class Reader:
                 return share(pieces, self._segments, beside.rank, sparse=beside.sparse)
         return pack_all(pieces, wire)
 
-    def _make(self, role: str, task: Task, following: Task | None) -> Piece | ReadyPiece:
+    def _make(self, role: str, task: Task, following: Task | None) -> Piece:
         if following is not None and following.group != task.group:
             self._maker.read_ahead(role, following, is_next=True)
         return self._maker.make(role, task)
@@ -88,7 +88,7 @@ class Reader:
         self.free(block)
         return as_block(block.headers, block.starts, payload)
 
-    def free(self, block: pa.Table | SharedBlock) -> None:
+    def free(self, block: Block) -> None:
         """Free the shared memory of pieces that no rank will take."""
         if isinstance(block, SharedBlock):
             self._segments.free([block.segment.name])

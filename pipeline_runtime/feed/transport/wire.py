@@ -13,14 +13,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Parts, Slot
-from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
+from pipeline_runtime.feed.pieces import Batches, Header, Piece, StepCount
 from pipeline_runtime.feed.transport.segments import Segment, Segments
 from pipeline_runtime.plan.model import Plan
 
@@ -73,12 +73,16 @@ class SharedBlock:
     segment: Segment
 
 
-def pack(piece: Piece | ReadyPiece, wire: Wire | None = None) -> pa.Table:
+# Pieces as they are sent: all their bytes, or where these are in shared memory.
+Block: TypeAlias = pa.Table | SharedBlock
+
+
+def pack(piece: Piece, wire: Wire | None = None) -> pa.Table:
     """Pack a piece as a block of one row."""
     return pack_all([piece], wire)
 
 
-def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> pa.Table:
+def pack_all(pieces: Sequence[Piece], wire: Wire | None = None) -> pa.Table:
     """Pack at least one piece as a block of a row each; all their bytes are one buffer."""
     headers, starts, parts = _lay_out(pieces, wire or Wire())
     payload = pa.allocate_buffer(parts.num_bytes)
@@ -87,7 +91,7 @@ def pack_all(pieces: Sequence[Piece | ReadyPiece], wire: Wire | None = None) -> 
 
 
 def share(
-    pieces: Sequence[Piece | ReadyPiece], segments: Segments, rank: int, *, sparse: bool = False
+    pieces: Sequence[Piece], segments: Segments, rank: int, *, sparse: bool = False
 ) -> SharedBlock:
     """Write pieces to memory that the process of a rank shares.
 
@@ -103,20 +107,18 @@ def share(
     return SharedBlock(headers=headers, starts=starts, segment=segment)
 
 
-def _lay_out(
-    pieces: Sequence[Piece | ReadyPiece], wire: Wire
-) -> tuple[list[str], list[int], Parts]:
+def _lay_out(pieces: Sequence[Piece], wire: Wire) -> tuple[list[str], list[int], Parts]:
     """Return the headers of pieces, the start of each in one buffer, and the buffer's parts."""
     parts = Parts()
     headers, starts = [], []
     for piece in pieces:
         fields = asdict(piece.header)
-        if isinstance(piece, Piece):
-            starts.append(_add_table(parts, piece.table))
-            fields["result"] = piece.result
-        else:
-            fields["ready"], own = _lay_out_ready(piece, wire)
+        if isinstance(piece.rows, Batches):
+            fields["batches"], own = _lay_out_batches(piece.rows, wire)
             starts.append(parts.add(own.num_bytes, own.write))
+        else:
+            fields["result"] = piece.result
+            starts.append(_add_table(parts, piece.rows))
         headers.append(json.dumps(fields))
     return headers, starts, parts
 
@@ -144,20 +146,20 @@ def _write(table: pa.Table, sink: pa.NativeFile) -> None:
         writer.write_table(table)
 
 
-def _lay_out_ready(piece: ReadyPiece, wire: Wire) -> tuple[dict[str, Any], Parts]:
-    """Lay out a piece of batches; return its header's fields, with places as [start, bytes]."""
+def _lay_out_batches(rows: Batches, wire: Wire) -> tuple[dict[str, Any], Parts]:
+    """Lay out batches; return the fields that describe them, with places as [start, bytes]."""
     parts = Parts()
     layouts: dict[tuple[Slot, ...], int] = {}  # batches of equal size are laid out alike
     batches = []
-    hashes = _add(parts, piece.hashes)
-    is_counted = None if piece.is_counted is None else _add(parts, piece.is_counted)
-    for index in range(len(piece.batches)):
-        packer = Packer(piece.arrays(index), sparse=wire.sparse)
+    hashes = _add(parts, rows.hashes)
+    is_counted = None if rows.is_counted is None else _add(parts, rows.is_counted)
+    for index in range(len(rows.batches)):
+        packer = Packer(rows.arrays(index), sparse=wire.sparse)
         place = _add_batch(parts, packer, wire.codec)
         layout = layouts.setdefault(packer.slots, len(layouts))
-        batches.append([piece.starts[index], packer.num_bytes, place, layout])
+        batches.append([rows.starts[index], packer.num_bytes, place, layout])
     return {
-        "once": list(piece.once),
+        "once": list(rows.once),
         "codec": wire.codec,
         "hashes": hashes,
         "is_counted": is_counted,
@@ -179,7 +181,7 @@ def _add_batch(parts: Parts, packer: Packer, codec: str | None) -> list[int]:
     return _add(parts, np.frombuffer(compressed, dtype=np.uint8))
 
 
-def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
+def unpack(block: pa.Table) -> list[Piece]:
     """Unpack the pieces of a block."""
     headers = block.column("header").to_pylist()
     payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
@@ -187,7 +189,7 @@ def unpack(block: pa.Table) -> list[Piece | ReadyPiece]:
     return [_unpack(header, np.frombuffer(payload, dtype=np.uint8)) for header, payload in pairs]
 
 
-def unpack_shared(block: SharedBlock, memory: Bytes) -> list[Piece | ReadyPiece]:
+def unpack_shared(block: SharedBlock, memory: Bytes) -> list[Piece]:
     """Unpack the pieces of a block as views of the bytes of its segment."""
     cuts = pairwise([*block.starts, len(memory)])
     pairs = zip(block.headers, cuts, strict=True)
@@ -201,33 +203,38 @@ def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
     return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
 
 
-def _unpack(header_json: str, memory: Bytes) -> Piece | ReadyPiece:
+def _unpack(header_json: str, memory: Bytes) -> Piece:
     fields = json.loads(header_json)
-    ready, result = fields.pop("ready", None), fields.pop("result", "")
+    batches, result = fields.pop("batches", None), fields.pop("result", "")
     counts = tuple(StepCount(**count) for count in fields.pop("counts"))
     header = Header(**fields, counts=counts)
-    if ready is None:
-        table = pa.ipc.open_stream(pa.py_buffer(memory)).read_all()
-        return Piece(header=header, table=table, result=result)
-    layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in ready["layouts"]]
-    counted = ready["is_counted"]
-    hashes = _part(memory, ready["hashes"]).view(np.uint64)
-    return ReadyPiece(
-        header=header,
-        starts=tuple(start for start, *_ in ready["batches"]),
+    rows: pa.Table | Batches
+    if batches is None:
+        rows = pa.ipc.open_stream(pa.py_buffer(memory)).read_all()
+    else:
+        rows = _unpack_batches(batches, memory)
+    return Piece(header=header, rows=rows, result=result)
+
+
+def _unpack_batches(fields: dict[str, Any], memory: Bytes) -> Batches:
+    layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in fields["layouts"]]
+    counted = fields["is_counted"]
+    hashes = _part(memory, fields["hashes"]).view(np.uint64)
+    return Batches(
+        starts=tuple(start for start, *_ in fields["batches"]),
         batches=tuple(
             PackedBatch(
                 slots=layouts[layout],
                 num_bytes=num_bytes,
                 data=_part(memory, place),
-                codec=ready["codec"],
+                codec=fields["codec"],
             )
-            for _, num_bytes, place, layout in ready["batches"]
+            for _, num_bytes, place, layout in fields["batches"]
         ),
-        num_bytes=hashes.nbytes + sum(num_bytes for _, num_bytes, *_ in ready["batches"]),
+        num_bytes=hashes.nbytes + sum(num_bytes for _, num_bytes, *_ in fields["batches"]),
         hashes=hashes,
         is_counted=None if counted is None else _part(memory, counted).view(np.bool_),
-        once=tuple(ready["once"]),
+        once=tuple(fields["once"]),
     )
 
 

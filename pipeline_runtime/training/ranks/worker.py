@@ -19,7 +19,7 @@ from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
 from pipeline_runtime.feed.making.work import name_of, user_traceback
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.monitor import Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
@@ -191,7 +191,7 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
 
 def _pieces(
     plan: WorkerPlan, role: str, rank: int, waited: Waited, usage: WorkerUsage
-) -> Generator[Piece | ReadyPiece]:
+) -> Generator[Piece]:
     """Yield the rank's pieces; those of an evaluation in order, so that its sums repeat exactly."""
     is_training = role == "training"
     groups = (plan.groups if is_training else plan.evaluation_groups)[rank]

@@ -27,7 +27,7 @@ from pipeline_runtime.sources import open_location
 def add_up(piece: Piece) -> Piece:
     """Add up a piece, in its reader."""
     total = sum(piece.table.column(0).to_pylist())
-    return replace(piece, table=pa.table({}), result=str(total))
+    return replace(piece, rows=pa.table({}), result=str(total))
 
 
 class SumRun:
@@ -69,7 +69,6 @@ class SumRun:
         feed = readers.open("sum", 0, stream.groups(0, rows), in_order=False)
         try:
             for piece in feed.pieces(Waited(), WorkerUsage()):
-                assert isinstance(piece, Piece)
                 self.total += int(piece.result)
                 self.counts = add_counts(self.counts, piece.header.counts)
                 control.show(Reading(line=f"{self.total:,}", source=self.total))

@@ -24,7 +24,7 @@ from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan import build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
@@ -104,7 +104,7 @@ def batches_of(plan: StreamPlan, way: str = "rows") -> Iterator[Batch]:
         once=plan.request_columns,
     )
 
-    def bring(piece: Piece) -> Piece | ReadyPiece:
+    def bring(piece: Piece) -> Piece:
         if way == "rows":
             return piece
         made = make_ready(piece, batching)
@@ -174,7 +174,8 @@ def test_where_requests_do_not_pay_batches_are_not_copied_for_them(folder: str) 
         plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
     )
     [piece] = read_group(plan, group, PIECE_ROWS)
-    made = make_ready(piece, batching)
+    made = make_ready(piece, batching).rows
+    assert isinstance(made, Batches)
     for index in range(len(made.batches)):
         arrays = made.arrays(index)
         assert len(arrays["padded"]) == len(arrays[REQUEST_INDEX])

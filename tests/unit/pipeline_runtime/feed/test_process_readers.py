@@ -18,7 +18,7 @@ from pipeline_runtime.feed.local import process_readers
 from pipeline_runtime.feed.local.process_readers import ProcessReaders
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
@@ -84,8 +84,8 @@ def make_pipeline() -> Pipeline:
     return steps.anti_join("blocked/", on=["id"]).map("process_steps:double")
 
 
-def find_tables(pieces: Iterator[Piece | ReadyPiece]) -> list[pa.Table]:
-    return [piece.table for piece in pieces if isinstance(piece, Piece)]
+def find_tables(pieces: Iterator[Piece]) -> list[pa.Table]:
+    return [piece.table for piece in pieces]
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["shared memory", "pipes"])

@@ -42,7 +42,7 @@ def make_piece(task: Task) -> Piece:
         num_rows=1,
         counts=(StepCount(rows=1, num_bytes=1, seconds=0.3),),
     )
-    return Piece(header=header, table=pa.table({"place": [f"{task.place}"]}))
+    return Piece(header=header, rows=pa.table({"place": [f"{task.place}"]}))
 
 
 class DrawnCrew:

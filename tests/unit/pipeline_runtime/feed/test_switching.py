@@ -126,7 +126,7 @@ class TimedCrew:
 
 def _piece(task: Task) -> Piece:
     header = Header(epoch=0, group=task.group.index, piece=0, is_last=True, num_rows=1, counts=())
-    return Piece(header=header, table=pa.table({"x": [task.group.index]}))
+    return Piece(header=header, rows=pa.table({"x": [task.group.index]}))
 
 
 def train(

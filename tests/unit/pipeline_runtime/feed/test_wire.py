@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline_runtime.arrays.packing import PackedBatch
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Batches, Header, Piece
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, Mapped, Segments
 from pipeline_runtime.feed.transport.wire import Wire, pack_all, share, unpack, unpack_shared
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -29,7 +29,7 @@ def piece_of(index: int, num_rows: int) -> Piece:
             ROW_HASH_COLUMN: pa.array(values, pa.uint64()),
         }
     )
-    return Piece(header=header, table=table)
+    return Piece(header=header, rows=table)
 
 
 @pytest.mark.parametrize("codec", [None, "lz4"])
@@ -44,18 +44,17 @@ def test_pieces_come_as_they_were_sent(
     assert block.num_rows == len(pieces)
     for before, after in zip(sent, unpack(block), strict=True):
         assert after.header == before.header
-        if isinstance(before, ReadyPiece):
-            assert isinstance(after, ReadyPiece)
-            np.testing.assert_array_equal(after.hashes, before.hashes)
-            for index in range(len(before.batches)):
-                assert_equal(after.arrays(index), before.arrays(index))
+        if isinstance(before.rows, Batches):
+            assert isinstance(after.rows, Batches)
+            np.testing.assert_array_equal(after.rows.hashes, before.rows.hashes)
+            for index in range(len(before.rows.batches)):
+                assert_equal(after.rows.arrays(index), before.rows.arrays(index))
         else:
-            assert isinstance(after, Piece)
             assert after.table == before.table
 
 
 def test_a_result_travels_without_rows() -> None:
-    piece = replace(piece_of(0, 3), table=pa.table({}), result='["file", [1, 2]]')
+    piece = replace(piece_of(0, 3), rows=pa.table({}), result='["file", [1, 2]]')
     assert unpack(pack_all([piece, piece])) == [piece, piece]
 
 
@@ -71,14 +70,15 @@ def test_filling_goes_through_shared_memory_but_to_gpus(sparse: bool) -> None:
     )
     header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=256, counts=())
     batching = Batching(batch_size=128, weight_column=None, label_column=None)
-    piece = make_ready(Piece(header=header, table=table), batching)
+    piece = make_ready(Piece(header=header, rows=table), batching)
     block = share([piece], Segments(), os.getpid(), sparse=sparse)
     [found] = unpack_shared(block, Mapped().open("reader", block.segment))
-    assert isinstance(found, ReadyPiece)
-    slots = [slot for b in found.batches if isinstance(b, PackedBatch) for slot in b.slots]
+    assert isinstance(piece.rows, Batches)
+    assert isinstance(found.rows, Batches)
+    slots = [slot for b in found.rows.batches if isinstance(b, PackedBatch) for slot in b.slots]
     assert any(slot.fill is not None for slot in slots) is sparse
-    for index in range(len(piece.batches)):
-        assert_equal(found.arrays(index), piece.arrays(index))
+    for index in range(len(piece.rows.batches)):
+        assert_equal(found.rows.arrays(index), piece.rows.arrays(index))
 
 
 def assert_equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:

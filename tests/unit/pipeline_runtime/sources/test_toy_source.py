@@ -23,7 +23,6 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import Group, Plan, build_plan, explain, plan_document
 from pipeline_runtime.plan.side_table_loading import open_side_table
@@ -108,7 +107,7 @@ def test_threads_deliver_its_rows() -> None:
     stream = Stream(plan=plan.training, piece_rows=PIECE_ROWS)
     readers = ThreadReaders(streams={"training": stream}, num_threads=1)
     feed = readers.open("training", 0, groups_of(plan), in_order=True)
-    tables = [piece.table for piece in feed.pieces(Waited()) if isinstance(piece, Piece)]
+    tables = [piece.table for piece in feed.pieces(Waited())]
     assert pa.concat_tables(tables)["id"].to_pylist() == list(range(0, ROWS, 3))
 
 

@@ -11,7 +11,7 @@ from pipeline_runtime.batches import Batch
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece
+from pipeline_runtime.feed.pieces import Header, Piece
 from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -29,7 +29,7 @@ def make_stream(values: list[list[int | None]], batch_size: int) -> BatchStream:
         )
         hashes = pa.array(range(len(column)), pa.uint64())
         table = pa.table({"x": pa.array(column, pa.int64()), ROW_HASH_COLUMN: hashes})
-        pieces.append(Piece(header=header, table=table))
+        pieces.append(Piece(header=header, rows=table))
     return BatchStream(
         pieces=iter(pieces),
         groups=[Group(epoch=0, index=i, units=()) for i in range(len(values))],
@@ -65,10 +65,9 @@ def test_converted_pieces_give_the_same_batches_in_order(chunk_rows: int, sends:
     batching = Batching(batch_size=4, weight_column=None, label_column=None, cuts=False)
     values: list[list[int | None]] = [list(range(15)), [15], list(range(16, 30))]
 
-    def convert(piece: Piece | ReadyPiece) -> Piece | ReadyPiece:
-        assert isinstance(piece, Piece)
+    def convert(piece: Piece) -> Piece:
         table = pa.Table.from_batches(piece.table.to_batches(max_chunksize=chunk_rows))
-        ready = make_ready(replace(piece, table=table), batching)
+        ready = make_ready(replace(piece, rows=table), batching)
         return unpack(pack(ready))[0] if sends else ready
 
     stream = make_stream(values, batch_size=4)
@@ -117,10 +116,10 @@ def test_batches_on_a_gpu_are_those_on_the_cpu(way: str, ahead: bool) -> None:
         ROW_HASH_COLUMN: pa.array(np.arange(rows, dtype=np.uint64)),
     }
     header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=())
-    piece = Piece(header=header, table=pa.table(columns))
+    piece = Piece(header=header, rows=pa.table(columns))
     batching = Batching(batch_size=size, weight_column=None, label_column=None)
     wire = Wire(sparse=True, codec="lz4")
-    brought: Piece | ReadyPiece = piece if way == "rows" else make_ready(piece, batching)
+    brought: Piece = piece if way == "rows" else make_ready(piece, batching)
     if way == "sent":
         [brought] = unpack(pack(brought, wire))
 

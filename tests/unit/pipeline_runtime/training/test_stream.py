@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece, ReadyPiece, StepCount
+from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan.groups import Group
@@ -41,7 +41,7 @@ def make_pieces(shape: Shape, epoch: int = 0) -> list[Piece]:
                 counts=(StepCount(rows=rows, num_bytes=rows, seconds=0.0),),
             )
             table = pa.table({"x": pa.array(ids.astype(np.int64)), ROW_HASH_COLUMN: ids})
-            pieces.append(Piece(header=header, table=table))
+            pieces.append(Piece(header=header, rows=table))
     return pieces
 
 
@@ -50,7 +50,7 @@ def make_groups(shape: Shape, epochs: int = 1) -> list[Group]:
 
 
 def make_stream(
-    pieces: Sequence[Piece | ReadyPiece],
+    pieces: Sequence[Piece],
     groups: list[Group],
     batch_size: int = 4,
     position: Position | None = None,
@@ -77,13 +77,13 @@ def values_of(rows: BatchRows | None) -> list[int]:
 
 def made_ready(
     pieces: Sequence[Piece], batch_size: int, *, sent: bool, chunk_rows: int
-) -> list[ReadyPiece]:
+) -> list[Piece]:
     """The pieces as their readers make batches of them, and as they come from another process.
 
     Args:
         chunk_rows: of a row group, of which the pieces are put together.
     """
-    pieces = [replace(piece, table=in_chunks(piece.table, chunk_rows)) for piece in pieces]
+    pieces = [replace(piece, rows=in_chunks(piece.table, chunk_rows)) for piece in pieces]
     batching = Batching(batch_size=batch_size, weight_column=None, label_column=None)
     ready = [make_ready(piece, batching) for piece in pieces]
     return [unpack(pack(piece))[0] for piece in ready] if sent else ready  # type: ignore[misc]
@@ -127,7 +127,7 @@ def test_batches_that_readers_made_are_those_that_the_trainer_makes(
     plain = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
     expected = rows_of(plain.epoch_rows(0))
     made = made_ready(pieces, batch_size, sent=way == "sent", chunk_rows=chunk_rows)
-    ready: list[Piece | ReadyPiece] = [*made]
+    ready: list[Piece] = [*made]
     if way == "every other one made":  # the others have a value that is no number, say
         ready[::2] = pieces[::2]
     stream = make_stream(ready, groups, batch_size, preserve_order=preserve_order)
@@ -214,7 +214,7 @@ def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
     pieces = make_pieces([[3]])
     table = pieces[0].table.append_column("w", pa.array([1.0, 0.0, None]))
     stream = make_stream(
-        [Piece(header=pieces[0].header, table=table)], make_groups([[3]]), 9, weight_column="w"
+        [Piece(header=pieces[0].header, rows=table)], make_groups([[3]]), 9, weight_column="w"
     )
     list(stream.epoch_rows(0))
     assert stream.position.checksum.to_json() == {
@@ -278,13 +278,13 @@ def test_another_number_of_ranks_reads_what_none_has_read(
 def test_what_waits_to_be_joined_does_not_hold_its_piece(way: str) -> None:
     held: list[weakref.ref[np.ndarray]] = []
 
-    def arriving() -> Iterator[Piece | ReadyPiece]:
+    def arriving() -> Iterator[Piece]:
         for group in range(40):
             [piece] = make_pieces([[9]])
             values = np.arange(9) + 9 * group
             held.append(weakref.ref(values))
             table = piece.table.set_column(0, "x", pa.array(values))
-            made = replace(piece, header=replace(piece.header, group=group), table=table)
+            made = replace(piece, header=replace(piece.header, group=group), rows=table)
             del values, table
             yield made if way == "rows" else made_ready([made], 8, sent=False, chunk_rows=9)[0]
 
