@@ -222,10 +222,11 @@ class BatchStream:
                 break
         return parts
 
-    def _collect(self, chunks: Sequence[tuple[Buffered, int]]) -> BatchRows:
-        held = (buffered.piece.rows for buffered, _ in chunks)
+    def _collect(self, sources: Sequence[tuple[Buffered, int]]) -> BatchRows:
+        held = (buffered.piece.rows for buffered, _ in sources)
         once = next((rows.once for rows in held if isinstance(rows, Batches)), ())
-        return BatchRows(tuple(p for chunk, rows in chunks for p in chunk.parts(rows)), once)
+        parts = tuple(part for buffered, rows in sources for part in buffered.parts(rows))
+        return BatchRows(parts, once)
 
     def _cut(self, rows: int) -> BatchRows:
         started = time.perf_counter()
