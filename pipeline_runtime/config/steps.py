@@ -69,7 +69,7 @@ class DebugOptions(SpecModel):
     projection: bool = True
     """Only columns that are used are read."""
     late_materialization: bool = True
-    """If filters empty many row groups, the other columns are read after filtering."""
+    """If filters empty many row groups or pages, the other columns are read after filtering."""
     fusion: bool = True
     """Adjacent steps run in the task that reads."""
     broadcast: bool = True

@@ -37,7 +37,7 @@ class Header:
     is_last: bool  # of its group
     num_rows: int
     counts: tuple[StepCount, ...]
-    idle_share: float = 0.0  # share of its rows in row groups that the first filters drop whole
+    idle_share: float = 0.0  # share of its rows in long runs that the first filters drop entirely
     gap_seconds: float = 0.0  # in which its reader made nothing, before this piece
     batching_seconds: float = 0.0  # its reader's time to make batches
     read_seconds: float = 0.0  # duration of the read, perhaps concurrent with other work

@@ -28,6 +28,7 @@ COLUMN: Final = np.dtype(
             # The column.
             *("is_list", "empty_level", "max_level"),  # see `parquet.read_levels`
             *("size", "width"),  # bytes of a plain value, 0 for one bit; of an item in Arrow
+            "wanted",  # a byte a row, zero if its value may be left out; none: all are wanted
             # Where it goes; of numbers the first two only.
             "values",  # room for num_values, or num_rows numbers
             "valid_items",  # bits of them; room for them, if any may be null

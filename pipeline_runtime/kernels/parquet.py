@@ -408,6 +408,12 @@ def spread_values(
 
 
 @numba.njit
+def is_any_wanted(wanted: Any, first: int, stop: int) -> bool:
+    """Return whether a row in [first, stop) is wanted; an empty array means that all are."""
+    return len(wanted) == 0 or bool(np.any(wanted[max(first, 0) : stop]))
+
+
+@numba.njit
 def read_page(
     levels: Any,
     repetition_bytes: int,
@@ -424,6 +430,7 @@ def read_page(
     starts: Any,
     lists: Any,
     items: Any,
+    wanted: Any,
     state: Any,
 ) -> int:
     """Append a page's lists to those of the previous pages.
@@ -437,6 +444,8 @@ def read_page(
         starts: written: the start of each list of the whole chunk; it has room for one more.
         lists, items: whether each list and item of the whole chunk is valid. They begin as ones,
             and zeros are written for nulls; empty arrays mean that all are valid.
+        wanted: of the whole chunk, see `is_any_wanted`. A page without a wanted row gets lists
+            without items, even if the last list before it continues.
         state: the numbers of lists and items so far, which are updated.
 
     Returns:
@@ -457,6 +466,11 @@ def read_page(
     )
     if told != 0 and told != 1:
         return int(told)
+    if not is_any_wanted(wanted, first_list - 1, first_list + num_lists):
+        starts[first_list : first_list + num_lists] = first_item
+        items[first_item : first_item + num_items] = 1
+        state[0] = first_list + num_lists
+        return 0
     start = stop if repetition_bytes < 0 else 0
     valid = items[first_item : first_item + num_items] if told == 1 else items[:0]
     out = values[first_item * width : (first_item + num_items) * width]

@@ -9,6 +9,10 @@ per page.
     decompression    decompresses its body, into memory that the next page's body reuses
     parquet          decodes its lists; plain numbers are lists without repetition
 
+If not all rows are wanted, a page without a wanted row is not decoded: its rows are zero, or lists
+without items. Only the levels tell the number of lists in a page, and in pages of version 1 they
+must be decompressed first.
+
 The bytes of a file are untrusted. If a column chunk is not as expected, its row in the table gets
 an error code, and the caller reads it in another way. Nothing is written outside the buffers.
 """
@@ -45,6 +49,8 @@ from pipeline_runtime.kernels.page_headers import (
 )
 from pipeline_runtime.kernels.parquet import (
     end_of_levels,
+    find_starts,
+    is_any_wanted,
     is_run_of,
     read_page,
     read_values,
@@ -157,6 +163,42 @@ def _find_body(column: Any, data: Any, page: Any, scratch: Any) -> tuple[bool, A
 
 
 @numba.njit
+def _pass_over(
+    column: Any,
+    data: Any,
+    page: Any,
+    wanted: Any,
+    values: Any,
+    starts: Any,
+    state: Any,
+    num_levels: int,
+) -> bool:
+    """Skip a page if none of its rows is wanted, which must be clear without decompressing it.
+
+    A list may continue at its beginning, so the row before it must not be wanted either. The number
+    of rows in a header of version 2 is not used: some writers put another number there.
+    """
+    count, width = page[NUM_VALUES], column.width
+    if len(wanted) == 0:
+        return False
+    if not column.is_list:
+        if is_any_wanted(wanted, num_levels, num_levels + count):
+            return False
+        values[num_levels * width : (num_levels + count) * width] = 0
+        return True
+    stop = page[START] + page[REPETITION_BYTES]
+    if page[KIND] != DATA_PAGE_V2 or stop > page[STOP]:
+        return False
+    first = state[0]
+    num_lists = find_starts(data, page[START], stop, count, 0, starts[first:-1])
+    if num_lists < 0 or is_any_wanted(wanted, first - 1, first + num_lists):
+        return False
+    starts[first : first + num_lists] = state[1]
+    state[0] = first + num_lists
+    return True
+
+
+@numba.njit
 def _finish(column: Any, num_levels: int, starts: Any, lists: Any, items: Any, state: Any) -> int:
     """Set a column's counts and write its validity bits. Return 0, or -1 if values are missing."""
     num_rows = num_lists = num_items = num_levels
@@ -188,6 +230,7 @@ def _read_data(
     starts: Any,
     lists: Any,
     items: Any,
+    wanted: Any,
     state: Any,
     num_levels: int,
 ) -> int:
@@ -214,6 +257,7 @@ def _read_data(
         starts,
         lists,
         items,
+        wanted,
         state,
     )
     return int(told)
@@ -226,6 +270,7 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
     room = column.num_values if is_list else num_rows
     values = bytes_at(column.values, room * width)
     starts = bytes_at(column.starts, 8 * (num_rows + 1) * is_list).view(np.int64)
+    wanted = bytes_at(column.wanted, num_rows if column.wanted else 0)
     lists, items, dictionary = scratch[:0], scratch[:0], values[:0]
     found = np.empty((4, NUM_FIELDS), dtype=np.int64)
     page = np.empty(NUM_PAGE_FIELDS, dtype=np.int64)
@@ -247,6 +292,11 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
                 return -1, scratch
             if is_data and page[ENCODING] != _PLAIN and not has_dictionary:
                 return -1, scratch
+            if is_data and _pass_over(
+                column, data, page, wanted, values, starts, state, num_levels
+            ):
+                num_levels += count
+                continue
             is_whole, levels, body, scratch = _find_body(column, data, page, scratch)
             if not is_whole:
                 return -1, scratch
@@ -268,6 +318,7 @@ def _decode(column: Any, scratch: Any) -> tuple[int, Any]:
                     starts,
                     lists,
                     items,
+                    wanted,
                     state,
                     num_levels,
                 )

@@ -85,7 +85,8 @@ def _read_notes(stream: StreamPlan) -> list[str]:
     if stream.first_look is not None:
         names = ", ".join(stream.first_look.columns) or "the row identity"
         notes.append(
-            f"read first, once a fifth of the rows is in row groups that filters empty: {names}"
+            "read first, once a fifth of the rows is in row groups or long runs that filters leave "
+            f"nothing of: {names}"
         )
     if stream.reads_ahead:
         notes.append("from a store: the next rows are read while those before are worked on")

@@ -38,12 +38,6 @@ def take_rows(column: pa.ChunkedArray, indices: Int64s, *, kernels: bool = True)
     return column.take(pa.array(indices))
 
 
-def take_table(table: pa.Table, indices: Int64s, *, kernels: bool = True) -> pa.Table:
-    """The rows at `indices`, with arguments as in `take_rows`."""
-    names = table.column_names
-    return pa.table({name: take_rows(table[name], indices, kernels=kernels) for name in names})
-
-
 def _take_chunks(column: pa.ChunkedArray, indices: Int64s) -> list[pa.Array] | None:
     taken = []
     for chunk, inside, _ in place_in_chunks(column, indices):

@@ -32,8 +32,8 @@ _MAX_PASSED_OVER = 32
 _NUM_LATE = 8
 # Groups read at a time: while the bytes of one are waited for, those of another are decoded.
 _READING_THREADS = 2
-# If more than this share of rows is in row groups that filters drop whole, the filters' columns are
-# read before the rest. Where each row group keeps rows, that costs 3 % more (heavy work of
+# From this share of rows in row groups and pages without one that is left on, what filters read is
+# read before the rest. Where rows are left everywhere that costs 3 % more (heavy work of
 # benchmarks/dataloading, flat and nested).
 MIN_IDLE_SHARE = 0.2
 # How much the latest piece counts in that share.

@@ -32,6 +32,9 @@ from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
 _MAX_PLACES = 3
+# Rows one after another in which there is likely a page of lists with no others: a mebibyte of
+# lists of 50 items of 64 bits is 2,600. Pages of numbers have 20,000 or more, but cost little.
+_LONG_RUN = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -386,7 +389,7 @@ def _run_stage(
     if index == 0 and stream.first_look is not None:
         num_steps = stream.first_look.num_steps
         counts += _run_steps(steps[len(counts) : num_steps], before, rows, places)
-        idle_share = _share_emptied(rows.kept, [place.num_rows for place in places])
+        idle_share = _share_in_runs(rows.kept, [place.num_rows for place in places])
         before = replace(before, idle_share=idle_share)
     counts += _run_steps(steps[len(counts) :], before, rows, places)
     started = time.perf_counter()
@@ -402,18 +405,22 @@ def _run_stage(
     return Piece(header=header, rows=table, is_shared=rows.requests is not None)
 
 
-def _share_emptied(kept: Int64s | None, num_rows: Sequence[int]) -> float:
-    """Return the share of a chunk's rows in parts of row groups that filters dropped whole.
+def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:
+    """Return the share of a chunk's rows in long runs, or whole parts, that filters dropped.
 
     Args:
-        kept: ascending places of the remaining rows; None: all remain.
-        num_rows: rows of the parts of row groups that the chunk consists of, in order.
+        kept: places of those that are left, which ascend; None: all are.
+        num_rows: of the parts of row groups that the piece is of, in their order.
     """
     if kept is None:
         return 0.0
-    bounds = np.cumsum([0, *num_rows])
-    is_empty = np.diff(np.searchsorted(kept, bounds)) == 0
-    return int(np.diff(bounds)[is_empty].sum()) / max(1, int(bounds[-1]))
+    first, in_runs = 0, 0
+    for count in num_rows:
+        start, stop = np.searchsorted(kept, (first, first + count))
+        runs = np.diff(kept[start:stop], prepend=first - 1, append=first + count) - 1
+        in_runs += int(runs[runs >= min(_LONG_RUN, count)].sum())
+        first += count
+    return in_runs / max(1, first)
 
 
 def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pydantic_core import from_json
 
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources.gather import take_table
+from pipeline_runtime.sources.gather import take_rows
 from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
 from pipeline_runtime.sources.rows import RequestRows, join_rows
 
@@ -177,13 +177,17 @@ def read_nested_rows(
 ) -> RequestRows:
     """Return the flat rows at ascending places of a row group, and their requests.
 
-    `kernels` as in `take_rows`; raises as `read_nested` does.
+    Of requests' columns only pages are decoded that have one of them; impressions' columns are
+    decoded whole. `kernels` as in `take_rows`; raises as `read_nested` does.
     """
-    [whole] = read_nested(opened, row_group, layout, columns, None)
+    once = [name for name in columns if layout.is_request_column(name)]
+    each = [name for name in columns if name not in once]
+    [whole] = read_nested(opened, row_group, layout, each, None)
     requests, counts = np.unique(whole.codes[rows], return_counts=True)
+    taken = (take_rows(whole.impressions.column(n), rows, kernels=kernels) for n in each)
     return RequestRows(
-        requests=take_table(whole.requests, requests, kernels=kernels),
-        impressions=take_table(whole.impressions, rows, kernels=kernels),
+        requests=opened.read_rows(row_group, once, requests, kernels=kernels),
+        impressions=pa.table(dict(zip(each, taken, strict=True))),
         counts=counts,
     )
 

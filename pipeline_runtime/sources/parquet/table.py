@@ -38,7 +38,7 @@ from pipeline_runtime.sources.base import (
     find_identity,
 )
 from pipeline_runtime.sources.filesystem import Location, open_location
-from pipeline_runtime.sources.gather import Int64s, take_table
+from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.parquet.decoding.leaves import find_leaves
 from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
 from pipeline_runtime.sources.parquet.footers import EncryptedColumn, Footer
@@ -276,8 +276,7 @@ class ParquetTable:
     ) -> SourceRows:
         layout, kernels = self.layouts[_file_of(unit)], self.opener.kernels
         if layout is None:
-            whole = opened.read_row_group(unit.index, stored)
-            table = take_table(whole, rows, kernels=kernels)
+            table = opened.read_rows(unit.index, stored, rows, kernels=kernels)
             return self._complete(table, columns, unit, len(rows))
         nested = read_nested_rows(opened, unit.index, layout, stored, rows, kernels=kernels)
         return self._complete_nested(nested, columns, unit, layout)

@@ -14,7 +14,7 @@ from pipeline_runtime import kernels
 from pipeline_runtime.kernels import Kernels
 from pipeline_runtime.sources.parquet.decoding.leaves import Stored, find_leaves
 from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
-from pipeline_runtime.sources.parquet.decoding.row_group import decode_columns
+from pipeline_runtime.sources.parquet.decoding.row_group import Marks, decode_columns
 from pipeline_runtime.sources.parquet.footers import read_footer
 
 NUMBERS = [
@@ -87,9 +87,9 @@ def stored(file: OpenFile, row_group: int = 0) -> Stored:
     return chunk
 
 
-def decoded(file: OpenFile, chunk: Stored) -> pa.Array | None:
+def decoded(file: OpenFile, chunk: Stored, *, wanted: Marks | None = None) -> pa.Array | None:
     """Decode the column `x` of a chunk; None if it is left to pyarrow."""
-    return decode_columns(file.leaves, {"x": chunk}, ready_kernels()).get("x")
+    return decode_columns(file.leaves, {"x": chunk}, ready_kernels(), wanted).get("x")
 
 
 def is_same(mine: pa.Array, theirs: pa.Array) -> bool:

@@ -13,6 +13,8 @@ Python's lock decodes all of them.
 The result equals pyarrow's bit for bit. If a page holds an unknown encoding or invalid bytes,
 pyarrow reads its column, or reports what is wrong with it. `pipelineOptions.debug.pageDecoding`
 turns decoding by kernels off; without numba it is always off.
+
+`read_rows` reads some rows of a row group, and skips the pages that hold none of them.
 """
 
 from __future__ import annotations
@@ -25,15 +27,17 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.kernels import select
+from pipeline_runtime.sources.gather import Int64s, take_rows
 from pipeline_runtime.sources.parquet.decoding.chunk_pages import PageError
 from pipeline_runtime.sources.parquet.decoding.chunk_windows import decode_windows
 from pipeline_runtime.sources.parquet.decoding.codecs import known_codecs
 from pipeline_runtime.sources.parquet.decoding.leaves import Leaf, Stored
-from pipeline_runtime.sources.parquet.decoding.row_group import decode_columns
+from pipeline_runtime.sources.parquet.decoding.row_group import Marks, decode_columns
 from pipeline_runtime.sources.parquet.footers import Footer
 
 # Two chunks with a smaller gap are read in one request: reading the gap costs less than a round
@@ -55,8 +59,17 @@ class OpenFile:
     footer: Footer
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
 
-    def read_row_group(self, row_group: int, names: Sequence[str]) -> pa.Table:
-        """Return columns of a row group, in the requested order. Raises the errors of pyarrow."""
+    def read_row_group(
+        self,
+        row_group: int,
+        names: Sequence[str],
+        wanted: Marks | None = None,
+    ) -> pa.Table:
+        """Return columns of a row group, in the requested order. Raises the errors of pyarrow.
+
+        Args:
+            wanted: see `decode_columns`.
+        """
         chunks = self._chunks(row_group, names)
         kernels = select(bool(chunks), sum(chunk.num_values for chunk in chunks.values()))
         if kernels is None:
@@ -66,11 +79,24 @@ class OpenFile:
             rest = [name for name in names if name not in chunks]
             if rest:
                 columns |= _columns(self._by_arrow(row_group, rest))
-            columns |= decode_columns(self.leaves, fetched(), kernels)
+            columns |= decode_columns(self.leaves, fetched(), kernels, wanted)
         left = [name for name in names if name not in columns]
         if left:
             columns |= _columns(self._by_arrow(row_group, left))
         return pa.table({name: columns[name] for name in names})
+
+    def read_rows(
+        self, row_group: int, names: Sequence[str], rows: Int64s, *, kernels: bool = True
+    ) -> pa.Table:
+        """Return the rows at the given positions, which ascend. Pages without them are skipped.
+
+        `kernels` is that of `take_rows`.
+        """
+        wanted = np.zeros(self.file.metadata.row_group(row_group).num_rows, dtype=np.bool_)
+        wanted[rows] = True
+        table = self.read_row_group(row_group, names, wanted=wanted)
+        taken = (take_rows(table.column(name), rows, kernels=kernels) for name in names)
+        return pa.table(dict(zip(names, taken, strict=True)))
 
     def iter_row_group(
         self, row_group: int, names: Sequence[str], max_rows: int

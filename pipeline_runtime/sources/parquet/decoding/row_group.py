@@ -29,30 +29,41 @@ _MIN_SCRATCH_BYTES, _MAX_SCRATCH_BYTES = 5 << 18, 8 << 20
 
 _OWN = threading.local()
 
+Marks = npt.NDArray[np.bool_]
+
 
 def decode_columns(
-    leaves: Mapping[str, Leaf], chunks: Mapping[str, Stored], kernels: Kernels
+    leaves: Mapping[str, Leaf],
+    chunks: Mapping[str, Stored],
+    kernels: Kernels,
+    wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
     """Return the chunks' numbers or lists, in new memory, without those that pyarrow must read.
 
     Args:
         leaves, chunks: by the column's name; the codecs are among `known_codecs`.
+        wanted: marks the rows whose values are needed; None for all. The other rows of a page
+            without wanted ones are zero, or empty lists.
     """
     fitting = {name: stored for name, stored in chunks.items() if _fits(leaves[name], stored)}
     try:
-        return _decode(leaves, fitting, kernels)
+        return _decode(leaves, fitting, kernels, wanted)
     except MemoryError:  # for a size in a footer or page header; pyarrow may need less
         return {}
 
 
 def _decode(
-    leaves: Mapping[str, Leaf], chunks: Mapping[str, Stored], kernels: Kernels
+    leaves: Mapping[str, Leaf],
+    chunks: Mapping[str, Stored],
+    kernels: Kernels,
+    wanted: Marks | None = None,
 ) -> dict[str, pa.Array]:
     if not chunks:
         return {}
     codecs = {codec: find_codec(codec) for codec in {stored.codec for stored in chunks.values()}}
     outs = {name: _Out(leaves[name], stored) for name, stored in chunks.items()}
-    rows = [out.row(chunks[name], codecs[chunks[name].codec]) for name, out in outs.items()]
+    marks = 0 if wanted is None else wanted.ctypes.data
+    rows = [out.row(chunks[name], codecs[chunks[name].codec], marks) for name, out in outs.items()]
     table = np.array(rows, dtype=COLUMN)
     kernels.parquet.decode(table, _scratch())
     _keep_scratch(int(table["scratch_bytes"].max()))
@@ -102,8 +113,8 @@ class _Out:
             self._starts.append(self._starts[-1] + -(-num_bytes // _ALIGNMENT) * _ALIGNMENT)
         self._memory = pa.allocate_buffer(self._starts[-1])
 
-    def row(self, stored: Stored, codec: Codec) -> tuple[int, ...]:
-        """Return the row of `COLUMN` for the kernel."""
+    def row(self, stored: Stored, codec: Codec, wanted: int) -> tuple[int, ...]:
+        """Return the row of `COLUMN` for the kernel; `wanted` is an address, or 0."""
         leaf, first = self._leaf, self._memory.address
         addresses = [first + start for start in self._starts[:-1]]
         return (
@@ -112,7 +123,7 @@ class _Out:
             *(stored.is_part, *codec),
             *(stored.uncompressed_bytes, stored.num_rows, stored.num_values),
             *(leaf.is_list, leaf.empty_level, leaf.max_level),
-            *(leaf.size, leaf.dtype.itemsize),
+            *(leaf.size, leaf.dtype.itemsize, wanted),
             *(addresses + [0] * (4 - len(addresses))),
             *([0] * (len(_TOLD) + 1)),
         )

@@ -1,4 +1,4 @@
-"""Readers read the filters' columns first, and the others where a row of a row group remains."""
+"""Readers read the filters' columns first, and of the others what the rows left need."""
 
 from __future__ import annotations
 
@@ -123,10 +123,11 @@ def test_pieces_are_the_same(
 
 @dataclass(slots=True)
 class Recorder:
-    """A table that records which columns are read."""
+    """A table that notes which columns are read, and of how many rows where not of all."""
 
     table: Any
     read_columns: list[frozenset[str]] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
 
     def read(
         self,
@@ -136,7 +137,10 @@ class Recorder:
         *,
         rows: Int64s | None = None,
     ) -> Iterator[Any]:
-        self.read_columns.append(frozenset(columns))
+        if rows is None:
+            self.read_columns.append(frozenset(columns))
+        else:
+            self.chosen.append(len(rows))
         yield from self.table.read(unit, columns, max_rows, rows=rows)
 
     def __getattr__(self, name: str) -> Any:
@@ -258,9 +262,11 @@ def test_rows_left_of_long_row_groups_are_the_same(
         assert mine.header.idle_share == theirs.header.idle_share
 
 
-@pytest.mark.parametrize("story", ["rows together", "few rows all over"])
-def test_a_reader_reads_all_at_once_where_each_row_group_keeps_rows(
-    long_folder: str, story: str
+@pytest.mark.parametrize(
+    ("story", "looks_first"), [("rows together", True), ("few rows all over", False)]
+)
+def test_a_reader_looks_first_once_rows_that_are_left_lie_together(
+    long_folder: str, story: str, looks_first: bool
 ) -> None:
     plan = plan_of(f"{long_folder}/flat", LONG_STORIES[story])
     recorder = Recorder(plan.table)
@@ -269,4 +275,4 @@ def test_a_reader_reads_all_at_once_where_each_row_group_keeps_rows(
     [group, _] = groups_of(plan, LONG)
     for _ in range(4):
         maker.make("training", Task(position=0, group=group, piece=0))
-    assert recorder.read_columns == [frozenset({*plan.read_columns, "id"})] * 4
+    assert recorder.chosen == ([600] if looks_first else [])

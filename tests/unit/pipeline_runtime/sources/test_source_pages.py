@@ -30,6 +30,7 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.sources import read_flat
 from pipeline_runtime.sources.parquet import open_parquet
 from pipeline_runtime.sources.parquet.decoding import chunk_windows
+from pipeline_runtime.sources.parquet.decoding.chunk_pages import read_pages
 
 OTHERS = {
     "strings": pa.list_(pa.string()),
@@ -100,6 +101,83 @@ def test_decoded_columns_equal_pyarrows(
 
 def items_type(data_type: pa.DataType) -> pa.DataType:
     return getattr(data_type, "value_type", data_type)
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(
+    column=columns() | numbers(),
+    compression=st.sampled_from(["none", "snappy", "zstd", "lz4"]),
+    version=st.sampled_from(["1.0", "2.0"]),
+    dictionary=st.booleans(),
+    page_size=st.sampled_from([64, 512, 1 << 20]),
+    runs=st.lists(st.tuples(st.booleans(), st.integers(1, 40)), min_size=1, max_size=9),
+)
+def test_selected_rows_equal_pyarrows(
+    column: tuple[pa.Field, pa.Array],
+    compression: str,
+    version: str,
+    dictionary: bool,
+    page_size: int,
+    runs: list[tuple[bool, int]],
+) -> None:
+    """The other rows may be skipped."""
+    field, array = column
+    if version == "2.0" and pa.types.is_boolean(items_type(field.type)):
+        return  # runs, which are left to pyarrow
+    data = written(
+        pa.table([array], schema=pa.schema([field])),
+        compression=compression,
+        data_page_version=version,
+        use_dictionary=dictionary,
+        data_page_size=page_size,
+        write_batch_size=8,
+    )
+    file = opened(data)
+    wanted = np.resize(np.concatenate([np.full(n, value) for value, n in runs]), len(array))
+    made = decoded(file, stored(file), wanted=wanted)
+    assert made is not None
+    made.validate(full=True)
+    rows = pa.array(np.flatnonzero(wanted))
+    expected = file.file.read_row_group(0).column("x").combine_chunks()
+    assert is_same(made.take(rows), expected.take(rows))
+    read = file.read_rows(0, ["x"], np.flatnonzero(wanted))
+    assert is_same(read.column("x").combine_chunks(), expected.take(rows))
+
+
+NUMBERS_AND_LISTS = {
+    "numbers": (pa.array(np.random.default_rng(3).random(20_000)), "1.0"),
+    "numbers of version 2": (pa.array(np.random.default_rng(3).random(20_000)), "2.0"),
+    "lists of version 2": (pa.array([[i, -i, 3 * i] for i in range(20_000)]), "2.0"),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERS_AND_LISTS.values(), ids=NUMBERS_AND_LISTS)
+def test_a_page_without_a_wanted_row_is_not_decoded(case: tuple[pa.Array, str]) -> None:
+    """Damage in it is not noticed, which shows that it was skipped."""
+    array, version = case
+    table = pa.table({"x": array})
+    data = bytearray(
+        written(
+            table,
+            compression="zstd",
+            data_page_version=version,
+            use_dictionary=False,
+            data_page_size=8192,
+        )
+    )
+    chunk = opened(bytes(data)).file.metadata.row_group(0).column(0)
+    first, num_bytes = chunk.data_page_offset, chunk.total_compressed_size
+    own = np.frombuffer(data, np.uint8)[first : first + num_bytes]
+    pages = list(read_pages(own, ready_kernels()))
+    assert len(pages) > 10
+    page = pages[len(pages) // 2]
+    own[page.stop - 64 : page.stop] = 255
+    own[page.start + page.repetition_bytes + page.definition_bytes :][:8] = 255
+    file = opened(bytes(data))
+    rows = np.array([*range(100), *range(19_900, 20_000)])
+    assert file.read_rows(0, ["x"], rows).equals(table.take(pa.array(rows)))
+    with pytest.raises(OSError, match=r"(?i)zstd"):
+        file.read_rows(0, ["x"], np.arange(20_000))
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
