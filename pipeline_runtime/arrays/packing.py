@@ -25,11 +25,11 @@ Bytes = npt.NDArray[np.uint8]
 
 # A cache line, as Arrow aligns; also enough for any dtype.
 _ALIGNMENT = 64
-# What fewer items take is not worth the arrays beside them.
+# Smaller arrays are packed as they are: leaving out their filling saves too little.
 _MIN_ITEMS = 4096
-# Rows that are looked at before all are: without much filling nothing more is done.
+# Rows of a sample. If they have little filling, the other rows are not examined.
 _LOOKED_AT_ROWS = 64
-# Share of items that are no filling, from which on an array is packed as it is.
+# An array is packed as it is if more than this share of its items is no filling.
 MAX_SHARE_OF_ITEMS = 0.5
 
 
@@ -37,9 +37,10 @@ class Slot(NamedTuple):
     """One array in a buffer. (A frozen dataclass took four times as long to make.)
 
     Attributes:
-        start: of its bytes.
-        fill: None, or the filling's bits as an unsigned integer: then int32 [B] of items a row
-            stand at `start`, and [K] of all rows' items at `items_start`.
+        start: the place of its first byte.
+        fill: the filling's bits as an unsigned integer; None if the array is packed as it is. With
+            a filling, the number of items of each row, int32 [B], begins at `start`, and the items
+            of all rows, [K], begin at `items_start`.
     """
 
     name: str
@@ -59,15 +60,15 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedBatch:
-    """A batch's buffer; `data` is a view of whatever memory it came in.
+    """A batch's buffer, as it was sent; `data` is a view of the memory in which it arrived.
 
-    Where that may be written to it is the batch's own, and its arrays are views of it.
+    If that memory is writeable, it belongs to the batch, whose arrays are views of it.
     """
 
     slots: tuple[Slot, ...]
-    num_bytes: int  # of the buffer that slots speak of
+    num_bytes: int  # of the buffer that the slots describe, uncompressed
     data: Bytes
-    codec: str | None = None  # by which `data` is compressed
+    codec: str | None = None  # with which `data` is compressed
 
     @property
     def is_plain(self) -> bool:
@@ -76,7 +77,7 @@ class PackedBatch:
         return is_own and all(slot.fill is None for slot in self.slots)
 
     def buffer(self) -> Bytes:
-        """The buffer, in memory that may be written to."""
+        """Return the uncompressed buffer in writeable memory."""
         plain = self.plain()
         return plain if plain.flags.writeable else plain.copy()
 
@@ -85,7 +86,7 @@ class PackedBatch:
         np.copyto(place, self.plain())
 
     def plain(self) -> Bytes:
-        """The buffer without its codec, a view where there is none."""
+        """Return the uncompressed buffer; without a codec, that is a view of `data`."""
         if self.codec is None:
             return self.data
         plain = pa.Codec(self.codec).decompress(pa.py_buffer(self.data), self.num_bytes)
@@ -107,7 +108,7 @@ class Parts:
         return start
 
     def add_array(self, array: Array) -> int:
-        """The same of an array of any shape, whose items follow each other."""
+        """Add a contiguous array of any shape, and return where it begins."""
 
         def write(place: Bytes) -> None:
             place.view(array.dtype).reshape(array.shape)[...] = array
@@ -121,7 +122,7 @@ class Parts:
 
 
 class Packer:
-    """A batch that is about to be packed: `slots` and `num_bytes` are known, nothing is copied yet.
+    """The layout of a batch: `slots` and `num_bytes` are known, and `write` copies the arrays.
 
     Args:
         sparse: leave out filling (`pipelineOptions.debug.sparse`).
@@ -151,7 +152,7 @@ class Packer:
 
 
 def pack_arrays(arrays: Arrays, *, sparse: bool = False) -> tuple[tuple[Slot, ...], Bytes]:
-    """A batch as slots and a buffer of its own."""
+    """Return a batch's slots, and a new buffer with its arrays."""
     packer = Packer(arrays, sparse=sparse)
     buffer = np.empty(packer.num_bytes, dtype=np.uint8)
     packer.write(buffer)
@@ -164,7 +165,7 @@ def arrays_of(batch: Arrays | PackedBatch) -> Arrays:
 
 
 def unpack_arrays(slots: Sequence[Slot], buffer: Bytes) -> Arrays:
-    """The arrays of a buffer: views, but for those that are filled up."""
+    """Return the arrays of a buffer: views, or copies where filling is added."""
     return {slot.name: _unpack(slot, buffer) for slot in slots}
 
 
@@ -182,7 +183,7 @@ def _unpack(slot: Slot, buffer: Bytes) -> Array:
 
 
 def _at(buffer: Bytes, start: int, dtype: np.dtype[Any] | str, shape: tuple[int, ...]) -> Array:
-    """A view, by one call: a slice that is viewed and reshaped took ten times as long."""
+    """Return a view, by one call: slicing, viewing and reshaping took ten times as long."""
     return np.ndarray(shape, dtype, buffer, start)
 
 

@@ -1,7 +1,7 @@
-"""Pieces that wait to be cut into batches, and the rows of a batch before they are joined.
+"""Pieces that are not yet cut into batches, and the rows of a batch before they are joined.
 
-`stream` decides which rows make a batch and counts them; `collating` makes arrays of them, ahead of
-need where it can.
+`stream` decides which rows form a batch and counts them; `collating` makes arrays of them, before
+they are needed if possible.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pipeline_runtime.arrays.requests import copy_rows
 from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
-# Some rows of a chunk as its reader made them, and which of them are meant; None: all.
+# Rows of a piece as its reader made them, and the range of them that is meant; None: all.
 Part: TypeAlias = tuple[pa.Table | Arrays | PackedBatch, range | None]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """The rows of a batch: parts of chunks, one at least, that nobody has joined yet.
+    """The rows of a batch: at least one part of a piece. The parts are not joined yet.
 
     Attributes:
         request_columns: columns that the parts hold once per request.
@@ -74,7 +74,7 @@ class BatchRows:
 
 @dataclass(slots=True)
 class Buffered:
-    """The remaining rows of a chunk, from row `offset` on."""
+    """The remaining rows of a piece, from row `offset` on."""
 
     piece: Piece
     offset: int
@@ -85,7 +85,7 @@ class Buffered:
         return self.piece.header.num_rows - self.offset
 
     def has_whole(self, batch_size: int) -> bool:
-        """Return whether the next batch lies in this chunk alone, as its reader cut it."""
+        """Return whether the next batch lies in this piece alone, as its reader cut it."""
         return self.offset % batch_size == 0 and self.rows_left >= batch_size
 
     def parts(self, rows: int) -> Iterator[Part]:
@@ -114,7 +114,7 @@ class Buffered:
         return hashes[is_counted[start : start + rows]]
 
     def detach(self) -> None:
-        """Copy the rows that are left, so that the memory of those before them can be freed."""
+        """Copy the remaining rows, so that the memory of the rows before them can be freed."""
         held = self.piece.rows
         if isinstance(held, Batches):
             index = bisect_right(held.starts, self.offset) - 1

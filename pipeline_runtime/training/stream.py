@@ -1,4 +1,4 @@
-"""From pieces to batches of exact size, epoch after epoch, in step with the other ranks.
+"""Cuts pieces into batches of exact size, epoch after epoch, in step with the other ranks.
 
 Owns the order in which rows reach the model, the rows that a position counts as consumed, and the
 remaining rows at the end of an epoch. Before it runs the feed; after it `collating` makes tensors
@@ -47,19 +47,19 @@ Agree = Callable[[bool, bool], Agreement]
 
 
 def agree_alone(has_rows: bool, is_full: bool) -> Agreement:
-    """The agreement of a single rank with itself: its remainder is a batch like any other."""
+    """Return the agreement of a single rank, whose last short batch is a batch like any other."""
     return Agreement(any_has_rows=has_rows, all_are_full=is_full)
 
 
 @dataclass(slots=True)
 class _Arrival:
-    """The arrived chunks of a group."""
+    """The arrived pieces of a group."""
 
     seen: int = 0
     num_pieces: int | None = None
 
     def add(self, header: Header) -> bool:
-        """Note a piece; whether the group is now complete."""
+        """Record a piece, and return whether the group is now complete."""
         self.seen += 1
         if header.is_last:
             self.num_pieces = header.piece + 1
@@ -76,7 +76,7 @@ class BatchStream:
     position: Position
     waited: Waited
     agree: Agree = agree_alone
-    usage: WorkerUsage = field(default_factory=WorkerUsage)  # of the readers, if the feed tells
+    usage: WorkerUsage = field(default_factory=WorkerUsage)  # of the readers, if the feed knows it
     dropped_rows: int = 0
     remembers: bool = False  # the position can go back by one batch
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
@@ -110,9 +110,9 @@ class BatchStream:
         return len(self._whole) + len(self._rest) + held
 
     def epoch_rows(self, epoch: int) -> Iterator[BatchRows | None]:
-        """The rows of every batch; None for a step of the other ranks for which this one has none.
+        """Yield the rows of every batch; None if only other ranks have rows for a step.
 
-        Of an earlier epoch that was left before its end, the other rows are given up.
+        Drops the remaining rows of an earlier epoch that was left before its end.
 
         Raises FeedError if the feed ends before the epoch's rows are complete.
         """
@@ -138,16 +138,16 @@ class BatchStream:
             yield self._cut(rows) if rows else None
 
     def following(self) -> BatchRows | None:
-        """Return the next batch without taking it, if the arrived chunks hold all of it.
+        """Return the next batch without taking it, if the arrived pieces hold all of it.
 
-        `epoch_rows` gives this very object then.
+        `epoch_rows` then yields the same object.
         """
         if self._following is None and self._is_full():
             self._following = self._collect(self._next_parts(self.cutting.batch_size))
         return self._following
 
     def _is_full(self) -> bool:
-        """Return whether the arrived chunks hold a whole batch."""
+        """Return whether the arrived pieces hold a whole batch."""
         return bool(self._whole) or self._rest_rows >= self.cutting.batch_size
 
     def _arriving(self, epoch: int) -> Iterator[Piece]:
@@ -192,7 +192,7 @@ class BatchStream:
             if piece is None:
                 return
             if piece.header.group in self.position.done:
-                continue  # the rest of a group of which a checkpoint saw all rows
+                continue  # the checkpoint counts all rows of this group
             offset = self.position.consumed(piece.header)
             if piece.header.num_rows == 0:
                 self.position.consume(piece.header, 0)
@@ -210,7 +210,7 @@ class BatchStream:
         self._rest_rows += buffered.rows_left
 
     def _next_parts(self, rows: int) -> list[tuple[Buffered, int]]:
-        """Return the chunks with the next batch, and how many rows of each belong to it."""
+        """Return the pieces with the next batch, and how many rows of each belong to it."""
         if self._rest_rows < rows:
             return [(self._whole[0], rows)]
         parts = []
@@ -242,7 +242,7 @@ class BatchStream:
         return batch
 
     def _take(self, source: Buffered, rows: int) -> None:
-        """Record that rows of a chunk went into a batch or were dropped."""
+        """Record that rows of a piece went into a batch or were dropped."""
         queue = self._rest
         if self._whole and self._whole[0] is source:
             queue = self._whole
@@ -264,13 +264,13 @@ class BatchStream:
         return counts
 
     def _forget_rows(self) -> None:
-        """Give up the rows of an epoch that was left."""
+        """Drop the remaining rows of an epoch that was left before its end."""
         self._whole.clear()
         self._rest.clear()
         self._rest_rows, self._following, self._partial = 0, None, ()
 
     def _drop_rest(self, arriving: Iterator[Piece]) -> None:
-        """Leave out what does not fill a batch on every rank, and say how much it was."""
+        """Drop the rows that do not fill a batch on every rank, and count them."""
         self._following = None
         while self._whole or self._rest:
             head = self._whole[0] if self._whole else self._rest[0]

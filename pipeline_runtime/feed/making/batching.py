@@ -87,7 +87,7 @@ def make_ready(piece: Piece, batching: Batching) -> Piece:
 
 
 def _parts(table: pa.Table, batch_size: int) -> list[pa.Table]:
-    """The table, or parts of it that lie together in memory, so that they need not be joined."""
+    """Return the table, or its contiguous parts, which then need not be joined."""
     lengths = [len(chunk) for chunk in table.column(ROW_HASH_COLUMN).chunks]
     if len(lengths) < 2 or min(lengths) < batch_size:
         return [table]

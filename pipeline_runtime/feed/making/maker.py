@@ -1,4 +1,4 @@
-"""Makes pieces one by one on request: the work of a reader: an actor, a process or a thread.
+"""Makes pieces one by one on request. A reader does so: an actor, a process or a thread.
 
 A group with more than one piece stays open between two calls, so that its pieces, requested in
 order, read it once. If a plan reads ahead, as from a store, threads read the next rows of a group
@@ -114,7 +114,7 @@ class PieceMaker:
         if stream.finish is not None:
             piece = _finish(stream.finish, piece)
         if stream.batching is not None:
-            # A value that has no place in a batch is told by the trainer, if it comes to that row.
+            # The trainer reports a value that has no place in a batch, if it takes that row.
             with contextlib.suppress(TrainingError):
                 piece = make_ready(piece, stream.batching)
         self._finished = time.perf_counter()

@@ -1,10 +1,11 @@
-"""The wire format of pieces: a block with one row per piece, whose rows are one large_binary value.
+"""The wire format of pieces: a `Block`, which has the headers and the bytes of several pieces.
 
-The value is an Arrow IPC stream of a table, or the parts of a piece of batches: hashes, marks of
-the rows that count, and the buffer of every batch (`arrays.packing`). So Ray never slices,
-concatenates or copies columns, a group without surviving rows still arrives, and unpacked pieces
-are views into the block's memory. For a rank on the reader's machine the same bytes are in shared
-memory (`segments`), and only their headers go through Ray.
+A block is a table with one row per piece, whose bytes are one large_binary value: an Arrow IPC
+stream of a table, or the parts of `Batches`, which are the hashes, the marks of the rows that count
+and the buffer of every batch (`arrays.packing`). So Ray never slices, concatenates or copies
+columns, a group without remaining rows still arrives, and unpacked pieces are views of the block's
+memory. For a rank on the reader's machine the same bytes are in shared memory (`segments`). Its
+block is a `SharedBlock`: the headers, and the place of the bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SCHEMA = pa.schema([("header", pa.string()), ("payload", pa.large_binary())])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """The format of packed batches; the rows are the same in each."""
+    """The format of packed batches; the rows do not depend on it."""
 
     sparse: bool = False  # pipelineOptions.debug.sparse
     codec: str | None = None  # by Arrow's name
@@ -37,7 +38,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """The options of calls for pieces, and of the way that their batches are sent."""
+    """Options of the calls for pieces, and of sending their batches."""
 
     sparse: bool = False  # pipelineOptions.debug.sparse
     compression: str = "None"  # pipelineOptions.compression
