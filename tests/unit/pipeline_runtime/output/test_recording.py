@@ -12,7 +12,7 @@ from failing_store import store_in_memory
 from pipeline_runtime.errors import OutputError
 from pipeline_runtime.output import recording as module
 from pipeline_runtime.output.recording import recording
-from pipeline_runtime.output.records import PieceRecord
+from pipeline_runtime.output.records import PieceRecord, RunRecord, read_record
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources import open_location
 
@@ -38,6 +38,35 @@ def test_a_disk_stores_each_record_at_once(tmp_path: Path) -> None:
         assert recorder.drain() == []
     assert list(staged.sizes("pieces")) == ["000003-0000.json"]
     assert len(checks) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "name", "value"),
+    [
+        pytest.param(
+            PieceRecord,
+            '{"version": 1, "group": 3, "piece": 2, "isLast": true, "numRows": 0, "counts": [],'
+            ' "file": "", "sections": []}',
+            "place",
+            (3, 2),
+            id="a piece",
+        ),
+        pytest.param(
+            RunRecord,
+            '{"version": 1, "id": "a", "runHash": "b", "runConfig": {}, "dataDigest": "c",'
+            ' "pieceRows": 7}',
+            "piece_rows",
+            7,
+            id="a run",
+        ),
+    ],
+)
+def test_records_are_read_by_the_names_of_their_fields(
+    tmp_path: Path, kind: type[PieceRecord | RunRecord], text: str, name: str, value: object
+) -> None:
+    staged = Storage(open_location(str(tmp_path)))
+    staged.write("record.json", text.encode())
+    assert getattr(read_record(staged, "record.json", kind), name) == value
 
 
 def test_a_store_has_bounded_requests(store: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
