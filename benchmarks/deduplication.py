@@ -38,10 +38,10 @@ from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
@@ -197,20 +197,20 @@ class Reader:
         batching = Batching(
             batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
         )
-        stream = Stream(plan=plan, piece_rows=GROUP_ROWS, batching=batching)
-        self._maker = PieceMaker(lambda role: stream)
+        stream = Stream(plan=plan, chunk_rows=GROUP_ROWS, batching=batching)
+        self._maker = ChunkMaker(lambda role: stream)
 
     def batches(self, *, in_order: bool = False) -> Iterator[Batch]:
         """Batches as a trainer on this machine gets them, made by this thread."""
-        return take_batches(self._pieces(), self._groups, BATCH_SIZE, in_order=in_order)
+        return take_batches(self._chunks(), self._groups, BATCH_SIZE, in_order=in_order)
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _chunks(self) -> Iterator[Chunk]:
         for group in self._groups:
             for index in itertools.count():
-                task = Task(position=group.index, group=group, piece=index)
-                piece = self._maker.make("training", task)
-                yield piece
-                if piece.header.is_last:
+                task = Task(position=group.index, group=group, chunk=index)
+                chunk = self._maker.make("training", task)
+                yield chunk
+                if chunk.header.is_last:
                     break
 
 

@@ -40,10 +40,10 @@ from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Batches
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import Batches
 from pipeline_runtime.kernels import warm
 from pipeline_runtime.plan import Group, build_plan
 
@@ -108,11 +108,11 @@ class Bench:
         experiment = build_experiment(workload)
         plan = build_plan(experiment, f"slow://{workload.root}")
         rows = plan.training
-        piece_rows = rows.piece_rows
-        groups = rows.groups(0, piece_rows)
+        chunk_rows = rows.chunk_rows
+        groups = rows.groups(0, chunk_rows)
         batching = batching_of(plan.delivery, rows, experiment.spec.training)
         return cls(
-            stream=Stream(plan=rows, piece_rows=piece_rows, batching=batching), groups=groups
+            stream=Stream(plan=rows, chunk_rows=chunk_rows, batching=batching), groups=groups
         )
 
     def run(self, *, reads_ahead: bool) -> Pass:
@@ -125,12 +125,12 @@ class Bench:
         feed = readers.open("training", 0, self.groups, in_order=False)
         checksum, read, work = 0, 0.0, 0.0
         store, started = SlowStore.seconds, time.perf_counter()
-        for piece in feed.pieces(Waited()):
-            assert isinstance(piece.rows, Batches)
-            checksum = (checksum + int(np.sum(piece.rows.hashes, dtype=np.uint64))) % 2**64
-            first, *steps = piece.header.counts
+        for chunk in feed.chunks(Waited()):
+            assert isinstance(chunk.rows, Batches)
+            checksum = (checksum + int(np.sum(chunk.rows.hashes, dtype=np.uint64))) % 2**64
+            first, *steps = chunk.header.counts
             read += first.seconds
-            work += sum(step.seconds for step in steps) + piece.header.batching_seconds
+            work += sum(step.seconds for step in steps) + chunk.header.batching_seconds
         seconds = time.perf_counter() - started
         num_rows = sum(unit.num_rows for group in self.groups for unit in group.units)
         return Pass(

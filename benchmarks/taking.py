@@ -8,7 +8,7 @@ import torch
 
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.position import Position
@@ -16,7 +16,7 @@ from pipeline_runtime.training.stream import BatchStream, Cutting
 
 
 def take_batches(
-    pieces: Iterable[Piece],
+    chunks: Iterable[Chunk],
     groups: Sequence[Group],
     batch_size: int,
     *,
@@ -25,10 +25,10 @@ def take_batches(
     """Batches of all groups of one epoch, by the code of a run, without label and weight.
 
     Args:
-        in_order: batches run on from piece to piece, as under `preserveOrder`.
+        in_order: batches run on from chunk to chunk, as under `preserveOrder`.
     """
     stream = BatchStream(
-        pieces=iter(pieces),
+        chunks=iter(chunks),
         groups=groups,
         cutting=Cutting(batch_size=batch_size, last_batch="Pad", preserve_order=in_order),
         position=Position(),

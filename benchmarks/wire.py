@@ -1,6 +1,6 @@
 """Measure the size of batches in transit, and the cost of sending and receiving them.
 
-A piece of padded sequences, dense and categorical columns goes the whole way but for the network:
+A chunk of padded sequences, dense and categorical columns goes the whole way but for the network:
 made ready and packed as a reader does it, unpacked to tensors as a trainer does it. Ways take
 turns; how full the sequences are is varied. The peer is Arrow's own format, of which the trainer
 makes batches: `pipelineOptions.debug.readyBatches: false`.
@@ -32,8 +32,8 @@ from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.batches import Batch
+from pipeline_runtime.feed.chunk import Chunk, Header
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece
 from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -58,7 +58,7 @@ WAYS: Final[Mapping[str, Wire | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """A piece sent and taken once; seconds of one core."""
+    """A chunk sent and taken once; seconds of one core."""
 
     num_bytes: int
     send_seconds: float
@@ -66,7 +66,7 @@ class Trip:
     digest: str
 
 
-def make_piece(rows: int, fill_rate: float) -> Piece:
+def make_chunk(rows: int, fill_rate: float) -> Chunk:
     """Rows whose sequences are so full in the mean: uniformly long up to twice that, or whole."""
     random = np.random.default_rng(0)
     most = min(LENGTH, round(2 * fill_rate * LENGTH))
@@ -81,14 +81,14 @@ def make_piece(rows: int, fill_rate: float) -> Piece:
     table = pa.table(columns).append_column(
         "sequence", pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), LENGTH)
     )
-    header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=())
-    return Piece(header=header, rows=table)
+    header = Header(epoch=0, group=0, chunk=0, is_last=True, num_rows=rows, counts=())
+    return Chunk(header=header, rows=table)
 
 
-def send(piece: Piece, wire: Wire | None) -> pa.Buffer:
-    """The piece as a reader sends it."""
+def send(chunk: Chunk, wire: Wire | None) -> pa.Buffer:
+    """The chunk as a reader sends it."""
     batching = Batching(batch_size=BATCH_SIZE, weight_column=None, label_column=None)
-    block = pack(piece) if wire is None else pack(make_ready(piece, batching), wire)
+    block = pack(chunk) if wire is None else pack(make_ready(chunk, batching), wire)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, block.schema) as writer:
         writer.write_table(block)
@@ -97,14 +97,14 @@ def send(piece: Piece, wire: Wire | None) -> pa.Buffer:
 
 def take(sent: pa.Buffer) -> Iterator[Batch]:
     """Its batches as a trainer on a CPU gets them."""
-    [piece] = unpack(pa.ipc.open_stream(sent).read_all())
-    return take_batches([piece], [Group(epoch=0, index=0, units=())], BATCH_SIZE)
+    [chunk] = unpack(pa.ipc.open_stream(sent).read_all())
+    return take_batches([chunk], [Group(epoch=0, index=0, units=())], BATCH_SIZE)
 
 
-def run_trip(piece: Piece, wire: Wire | None, *, digested: bool) -> Trip:
+def run_trip(chunk: Chunk, wire: Wire | None, *, digested: bool) -> Trip:
     """One trip; its batches are hashed off the clock."""
     started = time.thread_time()
-    sent = send(piece, wire)
+    sent = send(chunk, wire)
     known = time.thread_time()
     batches = list(take(sent))
     taken = time.thread_time()
@@ -124,14 +124,14 @@ def measure(rows: int, repeats: int) -> list[records.Document]:
     """All ways at all fill rates. Raises ValueError if two of them bring different batches."""
     cells: list[records.Document] = []
     for fill_rate in FILL_RATES:
-        piece = make_piece(rows, fill_rate)
-        digests = {name: run_trip(piece, wire, digested=True).digest for name, wire in WAYS.items()}
+        chunk = make_chunk(rows, fill_rate)
+        digests = {name: run_trip(chunk, wire, digested=True).digest for name, wire in WAYS.items()}
         if len(set(digests.values())) > 1:
             raise ValueError(f"fill rate {fill_rate}: other batches by another way: {digests}")
         trips: dict[str, list[Trip]] = {name: [] for name in WAYS}
         for index in range(repeats):
             for name in in_turn(list(WAYS), index):
-                trips[name].append(run_trip(piece, WAYS[name], digested=False))
+                trips[name].append(run_trip(chunk, WAYS[name], digested=False))
         cells += [_describe(fill_rate, rows, name, trips) for name in WAYS]
     return cells
 
@@ -170,7 +170,7 @@ def _lines(results: records.Document) -> Iterator[str]:
     yield "# Batches on their way\n"
     yield f"Do not edit; made by `{results['command']}` at commit {results['commit']},"
     yield f"{results['finishedAt']}, load average {results['loadAverage'][0]:.2f} at the start.\n"
-    yield f"A piece of {results['rows']:,} rows, {results['repeats']} turns, one core; medians."
+    yield f"A chunk of {results['rows']:,} rows, {results['repeats']} turns, one core; medians."
     yield f"{NUM_DENSE} float32, {NUM_CATEGORIES} int64, a padded sequence of {LENGTH} int64. All"
     yield "ways bring the same batches, by SHA-256. *Trainer, ×* is its time against Arrow's way in"
     yield "the same turn [least–largest]. *Pays below* is the speed of a network at which the bytes"

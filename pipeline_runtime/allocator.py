@@ -1,6 +1,6 @@
 """Make Arrow's allocator keep freed memory for a while.
 
-Pieces come and go by the second, and the next one's buffers are as large. mimalloc, Arrow's default
+Chunks come and go by the second, and the next one's buffers are as large. mimalloc, Arrow's default
 allocator, gives memory back to the system within a second, to take it again page by page: about a
 tenth of the time of reading a table, most of it in the kernel, where threads of one process wait
 for each other (docs/benchmarks.md). `MIMALLOC_PURGE_DELAY`, which mimalloc reads as Arrow is
@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-# Milliseconds: far longer than from one piece to the next; what a phase needed is given back soon.
+# Milliseconds: far longer than from one chunk to the next; what a phase needed is given back soon.
 _ENVIRONMENT: Final[Mapping[str, str]] = {"MIMALLOC_PURGE_DELAY": "10000"}
 
 

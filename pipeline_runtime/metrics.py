@@ -17,7 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.monitor import RankSnapshot
 
 _WORKER_STATES = ("read", "compute", "blocked_output", "idle")
@@ -135,7 +135,7 @@ class RunCollector(Collector):
             steps.add_metric([str(snapshot.rank)], snapshot.step - snapshot.resumed_step)
         yield steps
         gauges = {
-            "lastmile_queue_length": ("Pieces that wait to be cut into batches.", "queue_length"),
+            "lastmile_queue_length": ("Chunks that wait to be cut into batches.", "queue_length"),
             "lastmile_step_seconds": ("Seconds of the last step.", "last_step_seconds"),
             "lastmile_epoch": ("Epoch that is being trained, from 0.", "epoch"),
         }
@@ -273,7 +273,7 @@ def _workers(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
     """Yield the state of the feed's readers; nothing if the engine does not report them."""
     seconds = CounterMetricFamily(
         "lastmile_worker_seconds",
-        "Seconds of data workers' readers for the pieces of a rank, by state.",
+        "Seconds of data workers' readers for the chunks of a rank, by state.",
         labels=["rank", "state"],
     )
     units = CounterMetricFamily(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 
 
 class Order(Enum):

@@ -295,13 +295,13 @@ class Pipeline(StepMethods):
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
     """A stream's rows in the table's order, in this process; the columns of its batches."""
     stream = replace(stream, request_columns=())
-    piece_rows = stream.piece_rows
-    for group in stream.groups(0, piece_rows):
-        for piece in read_group(stream, group, piece_rows):
-            places = places_of(group, piece.header, piece_rows)
+    chunk_rows = stream.chunk_rows
+    for group in stream.groups(0, chunk_rows):
+        for chunk in read_group(stream, group, chunk_rows):
+            places = places_of(group, chunk.header, chunk_rows)
             for index in range(1, len(stream.stages)):
-                piece = run_stage(stream, index, piece, places)
-            yield piece.table.select(stream.output_schema.names)
+                chunk = run_stage(stream, index, chunk, places)
+            yield chunk.table.select(stream.output_schema.names)
 
 
 def _shuffle(shuffle: bool | str | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""A process that makes pieces for nobody, like a data worker, while a model trains beside it."""
+"""A process that makes chunks for nobody, like a data worker, while a model trains beside it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from pipeline_runtime.feed.leases import Task, num_pieces_of
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.leases import Task, num_chunks_of
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.transport.segments import Segments
 from pipeline_runtime.feed.transport.wire import share
 from pipeline_runtime.plan.groups import Group
@@ -56,13 +56,13 @@ def start_neighbour(stream: Stream, groups: Sequence[Group], core: int) -> Itera
 
 
 def _work(stream: Stream, groups: Sequence[Group], core: int, pace: Any, is_up: Any) -> None:
-    """Pieces over and over, written to memory that would be shared with their trainer."""
+    """Chunks over and over, written to memory that would be shared with their trainer."""
     os.sched_setaffinity(0, {core})
-    maker, segments = PieceMaker(lambda _: stream), Segments()
+    maker, segments = ChunkMaker(lambda _: stream), Segments()
     tasks = [
-        Task(position=position, group=group, piece=piece)
+        Task(position=position, group=group, chunk=chunk)
         for position, group in enumerate(groups)
-        for piece in range(num_pieces_of(group, stream.piece_rows))
+        for chunk in range(num_chunks_of(group, stream.chunk_rows))
     ]
     for made, task in enumerate(itertools.cycle(tasks)):
         if made == len(tasks):
@@ -70,9 +70,9 @@ def _work(stream: Stream, groups: Sequence[Group], core: int, pace: Any, is_up: 
         while made >= len(tasks) and not pace.value:
             time.sleep(_REST_SECONDS)
         started = time.perf_counter()
-        piece = maker.make("training", task)
-        block = share([piece], segments, os.getpid())
+        chunk = maker.make("training", task)
+        block = share([chunk], segments, os.getpid())
         segments.free([block.segment.name])
         if pace.value:
-            due = started + piece.header.num_rows / pace.value
+            due = started + chunk.header.num_rows / pace.value
             time.sleep(max(0.0, due - time.perf_counter()))

@@ -34,7 +34,7 @@ def build_markdown(results: Document) -> str:
         *([f"**Indicative, no measurement of bars: {'; '.join(why)}.**", ""] if why else []),
         "Thousand rows per second; in brackets the bounds, each at 95 %. `auto`: the readers that "
         "`feed: Auto` settles on, of which bars are judged. F': the model alone while the other "
-        "core makes pieces that it never sees; what min(F', S) lacks of min(F, S), the machine's "
+        "core makes chunks that it never sees; what min(F', S) lacks of min(F, S), the machine's "
         "cores, caches and memory take from each other.",
         "",
         "| work | S/F wanted | S/F | F | S, threads | S, processes | R/min(F, S), threads | "

@@ -20,11 +20,11 @@ from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import FeedSource, Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
@@ -115,7 +115,7 @@ class Session(TrainContext):
 
 
 def _groups(plan: Plan) -> Sequence[Group]:
-    return plan.training.groups(0, plan.training.piece_rows)
+    return plan.training.groups(0, plan.training.chunk_rows)
 
 
 def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream:
@@ -123,7 +123,7 @@ def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream
     groups = _groups(plan)
     waited = Waited()
     return BatchStream(
-        pieces=_open_later(readers, groups, waited),
+        chunks=_open_later(readers, groups, waited),
         groups=groups,
         cutting=Cutting(
             batch_size=spec.batch_size,
@@ -135,9 +135,9 @@ def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream
     )
 
 
-def _open_later(readers: FeedSource, groups: Sequence[Group], waited: Waited) -> Iterator[Piece]:
+def _open_later(readers: FeedSource, groups: Sequence[Group], waited: Waited) -> Iterator[Chunk]:
     """The feed, opened as the first batch is asked for, on the core that this thread has then."""
-    yield from readers.open("training", 0, groups, in_order=False).pieces(waited)
+    yield from readers.open("training", 0, groups, in_order=False).chunks(waited)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ class Kind:
     Attributes:
         source: of its batches: `FROZEN`, or readers as threads or processes.
         trains: whether a model is trained on them.
-        has_neighbour: whether pieces that it never sees are made beside it, on the data's core.
+        has_neighbour: whether chunks that it never sees are made beside it, on the data's core.
     """
 
     source: str
@@ -232,7 +232,7 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
     plan = build_plan(experiment, workload.root)
     stream = Stream(
         plan=plan.training,
-        piece_rows=plan.training.piece_rows,
+        chunk_rows=plan.training.chunk_rows,
         batching=batching_of(plan.delivery, plan.training, experiment.spec.training),
     )
     everywhere = os.sched_getaffinity(0)
@@ -249,7 +249,7 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
                     THREADS: ThreadReaders(
                         streams={"training": stream}, num_threads=threads_per_rank(1)
                     ),
-                    PROCESSES: ActorReaders(pool=pool, streams=held, piece_rows=stream.piece_rows),
+                    PROCESSES: ActorReaders(pool=pool, streams=held, chunk_rows=stream.chunk_rows),
                 },
                 beside=beside,
                 cores=cores,

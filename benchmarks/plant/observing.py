@@ -21,7 +21,7 @@ from dataset_operator.autoscaling.policy import decide
 from dataset_operator.autoscaling.signals import Counters, Pods, Sample
 
 _LOOK_SECONDS = 0.5  # as often as the driver renews its page
-_FIRST_PIECE_SECONDS = 240.0  # processes of a run start in half a minute, beside other work later
+_FIRST_CHUNK_SECONDS = 240.0  # processes of a run start in half a minute, beside other work later
 _MAX_STRETCH = 5.0  # of the time that it takes with rows always there
 
 
@@ -31,7 +31,7 @@ class Observed:
 
     Attributes:
         samples: what the law saw, with the phase that held.
-        starts: seconds from asked for to the first piece, of each worker that was started.
+        starts: seconds from asked for to the first chunk, of each worker that was started.
     """
 
     profile: Profile
@@ -69,7 +69,7 @@ class _Watch:
     samples: list[tuple[int, Sample]] = field(default_factory=list)
 
     def run(self) -> Observed:
-        began, waited = self._wait_for_first_piece()
+        began, waited = self._wait_for_first_chunk()
         slowest = max(phase.step_seconds for phase in self.profile.phases)
         deadline = _MAX_STRETCH * self.profile.rows / BATCH_ROWS * slowest
         due = PERIOD_SECONDS
@@ -99,20 +99,20 @@ class _Watch:
             starts=self.workers.starts,
         )
 
-    def _wait_for_first_piece(self) -> tuple[float, float]:
+    def _wait_for_first_chunk(self) -> tuple[float, float]:
         """Return when the first worker began, and the loop's waiting time until then.
 
-        It began as long before its first piece was there as a piece takes.
+        It began as long before its first chunk was there as a chunk takes.
         """
-        piece_seconds = UNIT_ROWS * self.profile.phases[0].row_seconds
-        deadline = time.monotonic() + _FIRST_PIECE_SECONDS
+        chunk_seconds = UNIT_ROWS * self.profile.phases[0].row_seconds
+        deadline = time.monotonic() + _FIRST_CHUNK_SECONDS
         while time.monotonic() < deadline:
             counters = self.training.read()
             if counters is not None and counters.trainer is not None and counters.data_workers:
-                waited = counters.trainer.loop_seconds - piece_seconds
-                return time.monotonic() - piece_seconds, max(0.0, waited)
+                waited = counters.trainer.loop_seconds - chunk_seconds
+                return time.monotonic() - chunk_seconds, max(0.0, waited)
             time.sleep(_LOOK_SECONDS)
-        raise BenchmarkError(f"{self.profile.name}: no piece after {_FIRST_PIECE_SECONDS:.0f} s")
+        raise BenchmarkError(f"{self.profile.name}: no chunk after {_FIRST_CHUNK_SECONDS:.0f} s")
 
     def _look(self, counters: Counters, at: float, waited: float) -> tuple[Sample, Point]:
         """As the operator sees the run, and as it is compared."""

@@ -1,4 +1,4 @@
-"""A trainer and a step of known pace, both asleep: what a file says at each step and each piece.
+"""A trainer and a step of known pace, both asleep: what a file says at each step and each chunk.
 
 Imported by the processes of a run, so nothing heavy is imported here.
 """

@@ -21,7 +21,7 @@ from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, Pods, Sample
 
 _LOOK_SECONDS: Final = 1.5
-_FIRST_PIECE_SECONDS: Final = 600.0  # images, pods, and processes of a run
+_FIRST_CHUNK_SECONDS: Final = 600.0  # images, pods, and processes of a run
 _MAX_STRETCH: Final = 5.0  # of the time that it takes with rows always there
 
 
@@ -46,9 +46,9 @@ def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> Observed:
         What was seen; its profile begins with as many workers as the operator did.
 
     Raises:
-        BenchmarkError: no first piece, or not over in five times the time.
+        BenchmarkError: no first chunk, or not over in five times the time.
     """
-    first, began = _wait_for_first_piece(profile, look)
+    first, began = _wait_for_first_chunk(profile, look)
     assert first.counters is not None
     assert first.counters.trainer is not None
     waited = max(
@@ -63,16 +63,16 @@ def set_pace(profile: Profile, place: int, pace: Path) -> None:
     write_pace(pace, step_seconds=phase.step_seconds, row_seconds=phase.row_seconds)
 
 
-def _wait_for_first_piece(profile: Profile, look: Callable[[], Look]) -> tuple[Look, float]:
-    """The look that saw it, and when the first worker began: as long before as a piece takes."""
-    deadline = time.monotonic() + _FIRST_PIECE_SECONDS
+def _wait_for_first_chunk(profile: Profile, look: Callable[[], Look]) -> tuple[Look, float]:
+    """The look that saw it, and when the first worker began: as long before as a chunk takes."""
+    deadline = time.monotonic() + _FIRST_CHUNK_SECONDS
     while time.monotonic() < deadline:
         seen = look()
         counters = seen.counters
         if counters is not None and counters.trainer is not None and counters.data_workers:
             return seen, time.monotonic() - UNIT_ROWS * profile.phases[0].row_seconds
         time.sleep(_LOOK_SECONDS)
-    raise BenchmarkError(f"{profile.name}: no piece after {_FIRST_PIECE_SECONDS:.0f} s")
+    raise BenchmarkError(f"{profile.name}: no chunk after {_FIRST_CHUNK_SECONDS:.0f} s")
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from dataset_operator.autoscaling.interface import Direction, RateLimit, Rules
 from dataset_operator.simulation.setting import Phase
 
 BATCH_ROWS: Final = 500
-# A row group is a unit, and a piece: with nothing shuffled no two are read as one.
+# A row group is a unit, and a chunk: with nothing shuffled no two are read as one.
 UNIT_ROWS: Final = 1000
 MAX_WORKERS: Final = 6
 # Fewer are wanted within minutes, so that a run is minutes long; a spec may say the same.

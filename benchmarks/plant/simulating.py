@@ -21,7 +21,7 @@ from dataset_operator.autoscaling.signals import Interval, measure_between
 from dataset_operator.simulation.loop import simulate
 from dataset_operator.simulation.setting import Phase, Setting
 
-# Sleeps are exact to a few milliseconds, of steps and pieces that take 250 and more.
+# Sleeps are exact to a few milliseconds, of steps and chunks that take 250 and more.
 _NOISE: Final = 0.02
 
 
@@ -32,7 +32,7 @@ class Costs:
     Attributes:
         step_seconds, row_seconds: of a step and of a row, beside the sleep.
         read_share: of a busy worker's time.
-        start_seconds: from asked for to the first piece, the median.
+        start_seconds: from asked for to the first chunk, the median.
     """
 
     step_seconds: float
@@ -86,7 +86,7 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
         phases=phases,
         batch_rows=BATCH_ROWS,
         unit_rows=UNIT_ROWS,
-        # A reader is asked for two pieces at a time: one that it works on, one that waits.
+        # A reader is asked for two chunks at a time: one that it works on, one that waits.
         credit_units=math.ceil(max(profile.needed())),
         noise=_NOISE,
         read_share=costs.read_share,

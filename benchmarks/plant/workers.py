@@ -13,7 +13,7 @@ class Workers:
     """The data nodes of a cluster; times are seconds of one clock.
 
     Attributes:
-        starts: seconds from asked for to its first piece, of each that was asked for and came.
+        starts: seconds from asked for to its first chunk, of each that was asked for and came.
     """
 
     cluster: Cluster

@@ -1,7 +1,7 @@
 """Whose the processor's time is: the trainer's, the coordinator's, the readers', the raylets'.
 
 On one machine they share its cores, so this is the profile that says what a rate that falls short
-was short of. Raylets carry pieces from one node's store to another's.
+was short of. Raylets carry chunks from one node's store to another's.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from benchmarks.scaling.readers import Readers
 from benchmarks.scaling.units import Source
 from pipeline_runtime.plan.groups import Group
 
-# Shares of the pieces after which nodes are started, and may leave.
+# Shares of the chunks after which nodes are started, and may leave.
 _JOIN_FROM: Final = 0.1
 _LEAVE_FROM: Final = 0.6
 _LOOK_SECONDS = 0.05
@@ -46,13 +46,13 @@ class Elastic:
     """A pass during which nodes came and went, and one with all of them throughout.
 
     Seconds are since the pass began; `joined` has one entry a node, `waited` is from there to the
-    node's first piece.
+    node's first chunk.
     """
 
     joined_seconds: tuple[float, ...]
     waited_seconds: tuple[float, ...]
     left_seconds: float  # when the last had been told to go, or killed
-    pieces_after: int  # that came later
+    chunks_after: int  # that came later
     rows_by_second: tuple[int, ...]
     disturbed: Pass
     undisturbed: Pass
@@ -78,14 +78,14 @@ def run_elastic(
             ended.set()
         joined, left = directing.result()
     first = first_arrivals(meter.arrivals)
-    pieces_after = sum(each.at > left for each in meter.arrivals)
-    if not pieces_after:
+    chunks_after = sum(each.at > left for each in meter.arrivals)
+    if not chunks_after:
         raise BenchmarkError("nodes left too late for the pass: take more --seconds")
     return Elastic(
         joined_seconds=tuple(at - started for at in joined.values()),
         waited_seconds=tuple(first[node] - at for node, at in joined.items()),
         left_seconds=left - started,
-        pieces_after=pieces_after,
+        chunks_after=chunks_after,
         rows_by_second=count_by_second(meter.arrivals, started),
         disturbed=disturbed,
         undisturbed=undisturbed,
@@ -96,12 +96,12 @@ def _direct(
     cluster: Cluster, meter: Meter, stages: Stages, ended: threading.Event
 ) -> tuple[dict[str, float], float]:
     """Return when each joined node was known, by its id, and when the last one had left."""
-    _wait_until(ended, lambda: len(meter.arrivals) >= _JOIN_FROM * meter.num_pieces)
+    _wait_until(ended, lambda: len(meter.arrivals) >= _JOIN_FROM * meter.num_chunks)
     joined: dict[str, float] = {}
     for _ in range(stages.most - stages.first):
         joined.update(cluster.wait_for(cluster.add(1)))
         _wait_until(ended, lambda: joined.keys() <= first_arrivals(meter.arrivals).keys())
-    _wait_until(ended, lambda: len(meter.arrivals) >= _LEAVE_FROM * meter.num_pieces)
+    _wait_until(ended, lambda: len(meter.arrivals) >= _LEAVE_FROM * meter.num_chunks)
     leaving = cluster.nodes[: stages.most - stages.last]
     for node in leaving[: stages.num_drained]:
         cluster.drain(node)

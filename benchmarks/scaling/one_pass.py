@@ -1,8 +1,8 @@
 """One pass over groups by the trainer's side, in this process, and what it took.
 
-A rank's own path: `ReaderFeed` leases groups to the pool's readers and takes their pieces out of
+A rank's own path: `ReaderFeed` leases groups to the pool's readers and takes their chunks out of
 the object store, `BatchStream` cuts batches, `Collator` makes tensors that may be written to. A
-pass is measured in its steady part, which leaves out two pieces of each reader at either end: those
+pass is measured in its steady part, which leaves out two chunks of each reader at either end: those
 that come while they start, and while some have nothing left.
 """
 
@@ -23,8 +23,8 @@ from benchmarks.scaling.cpu_time import COORDINATOR, TRAINER, cpu_seconds_by_kin
 from benchmarks.scaling.readers import Readers
 from benchmarks.scaling.units import Source
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.over_ray.actor_readers import ActorCrew
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan.groups import Group
@@ -35,7 +35,7 @@ from pipeline_runtime.training.stream import BatchStream, Cutting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A piece that the trainer holds; `at` is of `time.perf_counter`, `node` Ray's id of it."""
+    """A chunk that the trainer holds; `at` is of `time.perf_counter`, `node` Ray's id of it."""
 
     at: float
     node: str
@@ -70,24 +70,24 @@ class Meter:
 
     Args:
         look: gives the processor's seconds by kind up to now.
-        skipped: pieces before the steady part, and after it.
-        num_pieces: in all, more than twice `skipped`.
+        skipped: chunks before the steady part, and after it.
+        num_chunks: in all, more than twice `skipped`.
     """
 
     look: Callable[[], Mapping[str, float]]
     skipped: int
-    num_pieces: int
+    num_chunks: int
     arrivals: list[Arrival] = field(default_factory=list)
     _looks: list[Mapping[str, float]] = field(default_factory=list)
 
     def add(self, node: str, rows: int) -> None:
-        """Note a piece that has just arrived."""
+        """Note a chunk that has just arrived."""
         self.arrivals.append(Arrival(at=time.perf_counter(), node=node, rows=rows))
-        if len(self.arrivals) in (self.skipped, self.num_pieces - self.skipped):
+        if len(self.arrivals) in (self.skipped, self.num_chunks - self.skipped):
             self._looks.append(self.look())
 
     def steady(self) -> Steady:
-        """The steady part, once all pieces have arrived."""
+        """The steady part, once all chunks have arrived."""
         before, *during = self.arrivals[self.skipped - 1 : -self.skipped]
         start, end = self._looks
         return Steady(
@@ -108,9 +108,9 @@ class Pass:
 
 
 def start_meter(readers: Readers, groups: Sequence[Group], num_readers: int) -> Meter:
-    """A meter of a pass over groups of one piece each."""
+    """A meter of a pass over groups of one chunk each."""
     look = partial(cpu_seconds_by_kind, readers.pid)
-    return Meter(look=look, skipped=2 * num_readers, num_pieces=len(groups))
+    return Meter(look=look, skipped=2 * num_readers, num_chunks=len(groups))
 
 
 def run_pass(
@@ -126,11 +126,11 @@ def run_pass(
         crew=_MeteredCrew(readers, meter, sending or Sending()),
         role=source.units,
         groups=groups,
-        piece_rows=source.stream.piece_rows,
+        chunk_rows=source.stream.chunk_rows,
         in_order=False,
     )
     stream = BatchStream(
-        pieces=feed.pieces(waited),
+        chunks=feed.chunks(waited),
         groups=groups,
         cutting=Cutting(batch_size=BATCH_SIZE, last_batch="Pad"),
         position=position,
@@ -154,11 +154,11 @@ class _MeteredCrew(ActorCrew):
         self._meter = meter
         self._own_node = ray.get_runtime_context().get_node_id()
 
-    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece]:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Chunk]:
         """See Crew."""
         known = get_local_object_locations([ticket]).get(ticket, {}).get("node_ids", [])
         makers = [node for node in known if node != self._own_node]  # it was pulled here too
-        pieces = super().take(ticket, waited)
-        for piece in pieces:
-            self._meter.add(makers[0] if makers else "", piece.header.num_rows)
-        return pieces
+        chunks = super().take(ticket, waited)
+        for chunk in chunks:
+            self._meter.add(makers[0] if makers else "", chunk.header.num_rows)
+        return chunks

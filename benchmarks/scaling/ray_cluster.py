@@ -34,7 +34,7 @@ _SERIAL_LABEL = "scaling-node"  # tells our nodes apart
 _RAY = str(Path(sys.executable).with_name("ray"))
 _HOST = "127.0.0.1"
 # The head's takes twice what may be ahead of the trainer (reader_feed.CREDIT_BYTES); a node's, the
-# two pieces that its reader is asked for, of 50 MB each.
+# two chunks that its reader is asked for, of 50 MB each.
 _HEAD_STORE_BYTES, _NODE_STORE_BYTES = 1 << 30, 256 << 20
 _START_SECONDS = 180.0  # 10 to 20 on an idle machine; eight at once on two cores take longer
 _LOOK_SECONDS = 0.05

@@ -106,8 +106,8 @@ def _elastic(row: Document) -> str:
     checksum = ", ".join(f"{name} {value}" for name, value in row["checksum"].items())
     return (
         f"- {row['units']} units, {' → '.join(map(str, row['nodes']))} nodes, {row['drained']} "
-        f"drained and {row['killed']} killed: first pieces {_spread(row['waitedSeconds'], 1)} s "
-        f"after a node joined; {row['piecesAfterLeaving']:,} pieces came after nodes had left. The "
+        f"drained and {row['killed']} killed: first chunks {_spread(row['waitedSeconds'], 1)} s "
+        f"after a node joined; {row['piecesAfterLeaving']:,} chunks came after nodes had left. The "
         f"rows of an undisturbed pass: {'yes' if row['equalRows'] else '**no**'} ({checksum})."
     )
 

@@ -133,7 +133,7 @@ def _elastic(measured: Measured, units: str) -> Document:
         "waitedSeconds": spread(found.waited_seconds),
         "joinedSeconds": [rounded(at) for at in found.joined_seconds],
         "leftSeconds": rounded(found.left_seconds),
-        "piecesAfterLeaving": found.pieces_after,
+        "piecesAfterLeaving": found.chunks_after,
         "rowsBySecond": list(found.rows_by_second),
         "equalRows": found.disturbed.checksum == found.undisturbed.checksum,
         "checksum": found.disturbed.checksum,
@@ -150,7 +150,7 @@ def _judge(cells: Sequence[Document], elastic: Sequence[Document]) -> Iterator[D
     for row in elastic:
         waited = row["waitedSeconds"]
         yield {
-            "bar": "first piece of a node that joins, s",
+            "bar": "first chunk of a node that joins, s",
             "units": row["units"],
             "nodes": row["nodes"][1],
             "at_most": MAX_WAIT_SECONDS,

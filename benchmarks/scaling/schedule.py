@@ -37,7 +37,7 @@ NORMAL, SMALL = "normal", "50 ms"  # units
 SMALL_SECONDS: Final = 0.05  # that a slowed reader has for a small unit
 NORMAL_ROWS: Final = SampleDataOptions().rows_per_group
 _MAX_SMALL_ROWS: Final = 131_072  # of their table: they are read again and again
-_MIN_CYCLES: Final = 4  # pieces of each reader in the steady part
+_MIN_CYCLES: Final = 4  # chunks of each reader in the steady part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def run_schedule(settings: Settings) -> Measured:
             settings=settings,
             intake=intake,
             reader_rows_per_second=rate,
-            unit_rows={source.units: source.stream.piece_rows for source in sources},
+            unit_rows={source.units: source.stream.chunk_rows for source in sources},
         )
         with open_readers(sources, slowed(rate)) as readers:
             for index in range(settings.rounds):
@@ -151,7 +151,7 @@ def _measure_single_calls(
     meter = start_meter(readers, groups, num_nodes)
     sending = Sending(batched_calls=False)
     measured.single_calls.append(run_pass(readers, source, groups, meter, sending))
-    _report(f"{num_nodes} nodes, {source.units} units, a piece a call", measured.single_calls)
+    _report(f"{num_nodes} nodes, {source.units} units, a chunk a call", measured.single_calls)
 
 
 def _measure_elastic(
@@ -166,7 +166,7 @@ def _measure_elastic(
 
 
 def _groups(source: Source, num_nodes: int, measured: Measured) -> list[Group]:
-    unit_seconds = source.stream.piece_rows / measured.reader_rows_per_second
+    unit_seconds = source.stream.chunk_rows / measured.reader_rows_per_second
     return source.groups(count_groups(num_nodes, measured.settings.seconds, unit_seconds))
 
 

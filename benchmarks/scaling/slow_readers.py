@@ -1,7 +1,7 @@
 """Readers as slow as they are told; imported by their processes, so nothing heavy is imported here.
 
-A slow reader makes its pieces as any other does and sleeps after each until it has taken its time.
-What it takes to pack them is part of that: the piece after them has so much less. A header says
+A slow reader makes its chunks as any other does and sleeps after each until it has taken its time.
+What it takes to pack them is part of that: the chunk after them has so much less. A header says
 that reading took all of it.
 """
 
@@ -12,34 +12,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.making.maker import PieceMaker
+from pipeline_runtime.feed.making.maker import ChunkMaker
 from pipeline_runtime.feed.over_ray.reader_actor import Beside, Reader
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.wire import Block, Wire
 
 
 def slowed(rows_per_second: float) -> type[Reader]:
-    """Readers that take a piece's rows / `rows_per_second` seconds for it at least, work in it."""
+    """Readers that take a chunk's rows / `rows_per_second` seconds for it at least, work in it."""
 
-    class SlowMaker(PieceMaker):
-        finished = packed = 0.0  # the last piece, and its call; by time.perf_counter
+    class SlowMaker(ChunkMaker):
+        finished = packed = 0.0  # the last chunk, and its call; by time.perf_counter
 
-        def make(self, role: str, task: Task) -> Piece:
+        def make(self, role: str, task: Task) -> Chunk:
             started = time.perf_counter()
             packing, idle = (
                 max(0.0, self.packed - self.finished),
                 started - max(self.packed, self.finished),
             )
-            piece = super().make(role, task)
+            chunk = super().make(role, task)
             spent = time.perf_counter() - started + packing
-            slept = rest_seconds(piece.header.num_rows, rows_per_second, spent)
+            slept = rest_seconds(chunk.header.num_rows, rows_per_second, spent)
             time.sleep(slept)
             self.finished = time.perf_counter()
-            read, *others = piece.header.counts
+            read, *others = chunk.header.counts
             counts = (replace(read, seconds=read.seconds + slept), *others)
-            times = {"gap_seconds": idle, "read_seconds": piece.header.read_seconds + slept}
-            return replace(piece, header=replace(piece.header, counts=counts, **times))
+            times = {"gap_seconds": idle, "read_seconds": chunk.header.read_seconds + slept}
+            return replace(chunk, header=replace(chunk.header, counts=counts, **times))
 
     class SlowReader(Reader):
         maker = SlowMaker

@@ -21,14 +21,14 @@ from pipeline_runtime.sample_data.options import SampleDataOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A stream of pieces of `stream.piece_rows` rows; `units` names it, and is its role."""
+    """A stream of chunks of `stream.chunk_rows` rows; `units` names it, and is its role."""
 
     units: str
     stream: Stream
 
     def groups(self, num_groups: int) -> list[Group]:
         """So many groups, in the table's order; a table with fewer begins again, an epoch each."""
-        plan, rows = self.stream.plan, self.stream.piece_rows
+        plan, rows = self.stream.plan, self.stream.chunk_rows
         epochs = (plan.groups(epoch, rows) for epoch in count())
         return list(islice(chain.from_iterable(epochs), num_groups))
 
@@ -50,5 +50,5 @@ def make_source(units: str, data: Path, *, rows: int, unit_rows: int) -> Source:
     workload = Workload(level="none", root=str(folder))
     plan = build_plan(build_experiment(workload), workload.root).training
     batching = Batching(batch_size=BATCH_SIZE, weight_column=None, label_column=None)
-    stream = Stream(plan=plan, piece_rows=unit_rows, batching=batching)
+    stream = Stream(plan=plan, chunk_rows=unit_rows, batching=batching)
     return Source(units=units, stream=stream)

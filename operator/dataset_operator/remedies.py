@@ -12,11 +12,11 @@ from dataset_operator import api
 
 END_ADVICE: Mapping[str, str] = {
     api.BACKOFF_LIMIT_EXCEEDED: "find out why: lastmile artifacts {name} --download FOLDER; edit "
-    "resources, env, templates or backoffLimit to go on from the last checkpoint or stored piece",
+    "resources, env, templates or backoffLimit to go on from the last checkpoint or stored chunk",
     api.DEADLINE_EXCEEDED: "raise activeDeadlineSeconds and apply it again: it goes on from the "
-    "last checkpoint or stored piece; a smaller data set is a new run",
+    "last checkpoint or stored chunk; a smaller data set is a new run",
     api.PRE_RUNNING_DEADLINE_EXCEEDED: "see what the pods waited for; ask for less in resources or "
-    "templates, or raise preRunningDeadlineSeconds: it goes on from the last checkpoint or piece",
+    "templates, or raise preRunningDeadlineSeconds: it goes on from the last checkpoint or chunk",
     api.CHECKPOINT_REFUSED: "do as the driver says, then edit backoffLimit to try again, or apply "
     "it under another name to start anew",
     api.OUTPUT_REFUSED: "do as the driver says: an edit of output.mode or backoffLimit tries "

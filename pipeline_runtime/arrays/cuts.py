@@ -1,7 +1,7 @@
 """Cuts batches by rows, and joins them.
 
-Readers convert a whole piece and cut it into batches; the trainer joins the remaining rows of
-several pieces. Cutting and joining keep the rows, but a request is stored once for each part.
+Readers convert a whole chunk and cut it into batches; the trainer joins the remaining rows of
+several chunks. Cutting and joining keep the rows, but a request is stored once for each part.
 
 Shapes: B rows of a batch, n of a cut, N items of all lists of a column, Q requests.
 """

@@ -1,6 +1,6 @@
 """Takes `REQUEST_COLUMN` apart: `conversion` makes arrays of the requests of a table's rows.
 
-`feed.making.stage_rows` makes the column for a whole piece; a table may be cut from several pieces.
+`feed.making.stage_rows` makes the column for a whole chunk; a table may be cut from several chunks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline_runtime.steps.base import REQUEST_COLUMN
 def requests_of(table: pa.Table) -> tuple[pa.Table, Int64s]:
     """The requests of a table's rows, without those that have no row in it, and each row's.
 
-    Requests come in the order of their places in the pieces that the table was cut from.
+    Requests come in the order of their places in the chunks that the table was cut from.
     """
     tables, indices, first = [], [], 0
     for chunk in table.column(REQUEST_COLUMN).chunks:

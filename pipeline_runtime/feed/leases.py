@@ -1,9 +1,9 @@
-"""Decides which reader makes which piece: one rank's ledger of remaining, leased and made pieces.
+"""Decides which reader makes which chunk: one rank's ledger of remaining, leased and made chunks.
 
-A lease is a group of row groups that one reader works through, piece by piece. If a reader is lost,
-its undelivered pieces are leased again, from the first missing one; if a reader leaves, so are the
-pieces that it was not asked for yet. So every piece is delivered once, whatever happens to readers.
-The pieces that come first in the rank's order are leased first. A lease is split between two pieces
+A lease is a group of row groups that one reader works through, chunk by chunk. If a reader is lost,
+its undelivered chunks are leased again, from the first missing one; if a reader leaves, so are the
+chunks that it was not asked for yet. So every chunk is delivered once, whatever happens to readers.
+The chunks that come first in the rank's order are leased first. A lease is split between two chunks
 if an epoch would wait for a slow reader, or the end of the run for any reader. This module does no
 I/O: `reader_feed` asks the readers and waits for them.
 """
@@ -25,44 +25,44 @@ MAX_LOSSES_PER_GROUP = 10
 SLOW = 2.0
 
 
-def num_pieces_of(group: Group, piece_rows: int) -> int:
-    """Return the number of pieces that `read_group` makes of a group.
+def num_chunks_of(group: Group, chunk_rows: int) -> int:
+    """Return the number of chunks that `read_group` makes of a group.
 
-    It is one, but for a unit longer than a piece, whose pieces begin at multiples of `piece_rows`
+    It is one, but for a unit longer than a chunk, whose chunks begin at multiples of `chunk_rows`
     whatever part of it the group has.
     """
     if len(group.units) > 1:
         return 1
     rows = group.row_range
-    return max(1, -(-rows.stop // piece_rows) - rows.start // piece_rows)
+    return max(1, -(-rows.stop // chunk_rows) - rows.start // chunk_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One piece to make; `position` is the group's place in the rank's order."""
+    """One chunk to make; `position` is the group's place in the rank's order."""
 
     position: int
     group: Group
-    piece: int
-    ends_lease: bool = False  # its reader is not asked for the group's next piece
+    chunk: int
+    ends_lease: bool = False  # its reader is not asked for the group's next chunk
 
     @property
     def place(self) -> tuple[int, int]:
-        """A key that sorts pieces in the order of the rank's rows."""
-        return self.position, self.piece
+        """A key that sorts chunks in the order of the rank's rows."""
+        return self.position, self.chunk
 
 
 @dataclass(slots=True)
 class _Lease:
-    """Pieces of one group, in order, for one reader; one at least."""
+    """Chunks of one group, in order, for one reader; one at least."""
 
     position: int
-    pieces: deque[int]
+    chunks: deque[int]
 
     @property
     def place(self) -> tuple[int, int]:
-        """The place of the first piece, see `Task.place`."""
-        return self.position, self.pieces[0]
+        """The place of the first chunk, see `Task.place`."""
+        return self.position, self.chunks[0]
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Ledger:
     """Hands out tasks; never one that is delivered or leased to another reader."""
 
     groups: Sequence[Group]
-    piece_rows: int
+    chunk_rows: int
     _unleased: deque[_Lease] = field(init=False)
     _leases: dict[str, _Lease] = field(init=False, default_factory=dict)  # reader -> what is left
     _losses: dict[int, int] = field(init=False, default_factory=dict)  # position -> times lost
@@ -78,15 +78,15 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._unleased = deque(
-            _Lease(position, deque(range(num_pieces_of(group, self.piece_rows))))
+            _Lease(position, deque(range(num_chunks_of(group, self.chunk_rows))))
             for position, group in enumerate(self.groups)
         )
-        self.num_left = sum(len(lease.pieces) for lease in self._unleased)
+        self.num_left = sum(len(lease.chunks) for lease in self._unleased)
 
     def choose(self, readers: Sequence[str]) -> str:
         """Choose the reader to ask next: the one that holds the earliest task.
 
-        If the order is kept, the next piece must never wait for later ones to be handed out.
+        If the order is kept, the next chunk must never wait for later ones to be handed out.
 
         Args:
             readers: in the order of their load.
@@ -98,7 +98,7 @@ class Ledger:
         return next((reader for reader in readers if reader not in self._leases), readers[0])
 
     def _comes_later(self, lease: _Lease) -> bool:
-        """Return whether an unleased piece, which a reader has lost, comes before this lease."""
+        """Return whether an unleased chunk, which a reader has lost, comes before this lease."""
         return bool(self._unleased) and self._unleased[0].place < lease.place
 
     def take(self, reader: str, slow: Collection[str] = (), read_share: float = 0.0) -> Task | None:
@@ -106,7 +106,7 @@ class Ledger:
 
         Args:
             slow: readers whose leases may be split before all others are handed out.
-            read_share: share of a piece's time that another reader needs to skip over it.
+            read_share: share of a chunk's time that another reader needs to skip over it.
         """
         lease = self._leases.pop(reader, None)
         if lease is None or self._comes_later(lease):
@@ -120,16 +120,16 @@ class Ledger:
         task = Task(
             position=lease.position,
             group=self.groups[lease.position],
-            piece=lease.pieces.popleft(),
-            ends_lease=not lease.pieces,
+            chunk=lease.chunks.popleft(),
+            ends_lease=not lease.chunks,
         )
-        if lease.pieces:
+        if lease.chunks:
             self._leases[reader] = lease
         self.num_left -= 1
         return task
 
     def _split(self, reader: str, slow: Collection[str], read_share: float) -> _Lease | None:
-        """Take later pieces from another reader's lease; return None if that gains nothing.
+        """Take later chunks from another reader's lease; return None if that gains nothing.
 
         The reader that gets them also reads the rows before them in their row group.
         """
@@ -138,11 +138,11 @@ class Ledger:
             is_awaited = following is None or (name in slow and self._epoch(lease) < following)
             if name == reader or not is_awaited:
                 continue
-            pieces = len(lease.pieces) * (SLOW if name in slow else 1.0)  # as the reader counts
-            for num_later in range(len(lease.pieces) // 2, 0, -1):
-                first = lease.pieces[-num_later]
-                if first * read_share + num_later < pieces:
-                    later = [lease.pieces.pop() for _ in range(num_later)]
+            chunks = len(lease.chunks) * (SLOW if name in slow else 1.0)  # as the reader counts
+            for num_later in range(len(lease.chunks) // 2, 0, -1):
+                first = lease.chunks[-num_later]
+                if first * read_share + num_later < chunks:
+                    later = [lease.chunks.pop() for _ in range(num_later)]
                     return _Lease(lease.position, deque(reversed(later)))
         return None
 
@@ -168,14 +168,14 @@ class Ledger:
         """
         lost = defaultdict[int, list[int]](list)
         for task in undelivered:
-            lost[task.position].append(task.piece)
+            lost[task.position].append(task.chunk)
             self.num_left += 1
         lease = self._leases.pop(reader, None)
         if lease is not None:
-            lost[lease.position].extend(lease.pieces)
-        for position, pieces in lost.items():
+            lost[lease.position].extend(lease.chunks)
+        for position, chunks in lost.items():
             self._count_loss(position)
-            self._give_back(_Lease(position, deque(sorted(pieces))))
+            self._give_back(_Lease(position, deque(sorted(chunks))))
 
     def _count_loss(self, position: int) -> None:
         self._losses[position] = self._losses.get(position, 0) + 1

@@ -1,16 +1,16 @@
-"""The feed over readers: a rank leases its groups to them and takes the pieces that they make.
+"""The feed over readers: a rank leases its groups to them and takes the chunks that they make.
 
-The rank's own process coordinates its rows: it knows which pieces were delivered, asks readers for
-pieces ahead of need, leases the pieces of a lost reader again, and gives a part of a slow reader's
-pieces to another one before an epoch waits for them. A reader that leaves delivers the pieces that
-it was asked for, and others make the rest. The pieces ahead are bounded in bytes. If the bound is
-less than a piece per reader, it is higher, since more readers would bring nothing otherwise. All
-epochs are one stream, so the first pieces of the next epoch are made while this one ends. Readers
+The rank's own process coordinates its rows: it knows which chunks were delivered, asks readers for
+chunks ahead of need, leases the chunks of a lost reader again, and gives a part of a slow reader's
+chunks to another one before an epoch waits for them. A reader that leaves delivers the chunks that
+it was asked for, and others make the rest. The chunks ahead are bounded in bytes. If the bound is
+less than a chunk per reader, it is higher, since more readers would bring nothing otherwise. All
+epochs are one stream, so the first chunks of the next epoch are made while this one ends. Readers
 are threads or processes of this machine (`local`), or actors on the data workers (`over_ray`),
 behind `Crew`.
 
-A call asks for one or more pieces: as many as the reader makes in `Crew.call_seconds`, by its
-recent pieces, and at most its share of the remaining ones, so that all readers end together.
+A call asks for one or more chunks: as many as the reader makes in `Crew.call_seconds`, by its
+recent chunks, and at most its share of the remaining ones, so that all readers end together.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Ledger, Task
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_usage import Paces, UsageMeter
 from pipeline_runtime.plan.groups import Group
 
 # Calls to a reader at a time: the one that it works on, and the next one.
 _CALLS_PER_READER = 2
-# Bytes of the pieces of a call, unless a single one has more.
+# Bytes of the chunks of a call, unless a single one has more.
 _CALL_BYTES = 32 << 20
-# Bytes of pieces ahead of the trainer, made or being made: two of the largest (plan.groups). With
-# more readers than such pieces, it is one piece per reader, up to a limit.
+# Bytes of chunks ahead of the trainer, made or being made: two of the largest (plan.groups). With
+# more readers than such chunks, it is one chunk per reader, up to a limit.
 CREDIT_BYTES = 512 << 20
 MAX_CREDIT_BYTES = 4 << 30
-# A lower bound on the seconds of a piece, so that nothing is divided by zero.
+# A lower bound on the seconds of a chunk, so that nothing is divided by zero.
 _SHORTEST = 1e-6
-# Weight of a new piece in the moving average of the size of pieces.
+# Weight of a new chunk in the moving average of the size of chunks.
 _SIZE_SMOOTHING = 0.3
 
 
 class ReaderLost(Exception):
-    """A reader no longer exists, and the pieces that it had not delivered are lost."""
+    """A reader no longer exists, and the chunks that it had not delivered are lost."""
 
 
 class Crew(Protocol):
@@ -64,7 +64,7 @@ class Crew(Protocol):
         ...
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task]) -> Hashable:
-        """Ask for pieces by one call, without waiting; return the ticket of the call."""
+        """Ask for chunks by one call, without waiting; return the ticket of the call."""
         ...
 
     def wait(self, tickets: Sequence[Hashable], waited: Waited) -> Hashable | None:
@@ -74,8 +74,8 @@ class Crew(Protocol):
         """
         ...
 
-    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece]:
-        """Return the pieces of a call. Raises ReaderLost, or the error that the reader raised."""
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Chunk]:
+        """Return the chunks of a call. Raises ReaderLost, or the error that the reader raised."""
         ...
 
     def lose(self, reader: str) -> None:
@@ -83,7 +83,7 @@ class Crew(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop the calls whose pieces were not taken."""
+        """Drop the calls whose chunks were not taken."""
         ...
 
 
@@ -93,23 +93,23 @@ def _do_nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderFeed:
-    """Pieces of one rank's groups of one stream.
+    """Chunks of one rank's groups of one stream.
 
     Attributes:
-        on_wait: called every second or two, whether pieces come or not; may raise to end the feed.
+        on_wait: called every second or two, whether chunks come or not; may raise to end the feed.
     """
 
     crew: Crew
     role: str
     groups: Sequence[Group]
-    piece_rows: int
+    chunk_rows: int
     in_order: bool
     on_wait: Callable[[], None] = _do_nothing
 
-    def pieces(
+    def chunks(
         self, waited: Waited, usage: WorkerUsage | None = None
-    ) -> Generator[Piece, None, None]:
-        """Yield pieces as they are made, or in the groups' order; add the blocked time to `waited`.
+    ) -> Generator[Chunk, None, None]:
+        """Yield chunks as they are made, or in the groups' order; add the blocked time to `waited`.
 
         Raises FeedError if readers keep dying, SourceError or StepError from the work itself.
         """
@@ -118,7 +118,7 @@ class ReaderFeed:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Pieces that a reader was asked for by a call."""
+    """Chunks that a reader was asked for by a call."""
 
     reader: str
     tasks: Sequence[Task]
@@ -131,28 +131,28 @@ class _Pass:
         self._feed = feed
         self._meter = UsageMeter(usage, waited)
         self._waited = waited
-        self._ledger = Ledger(feed.groups, feed.piece_rows)
+        self._ledger = Ledger(feed.groups, feed.chunk_rows)
         self._paces = Paces()
         self._asked: dict[Hashable, _Asked] = {}
-        # If the order is kept: pieces that were made before their turn.
-        self._made: dict[tuple[int, int], Piece] = {}
-        self._turn = (0, 0)  # if the order is kept: the place of the piece to yield next
-        self._ready: deque[Piece] = deque()  # pieces to yield next
-        self._piece_bytes = _expected_bytes(feed)
+        # If the order is kept: chunks that were made before their turn.
+        self._made: dict[tuple[int, int], Chunk] = {}
+        self._turn = (0, 0)  # if the order is kept: the place of the chunk to yield next
+        self._ready: deque[Chunk] = deque()  # chunks to yield next
+        self._chunk_bytes = _expected_bytes(feed)
 
-    def run(self) -> Generator[Piece, None, None]:
+    def run(self) -> Generator[Chunk, None, None]:
         try:
             while self._ask() or self._asked:
                 self._wait()
                 self._feed.on_wait()
                 while self._ready:
-                    self._ask()  # before the trainer is busy with this piece
+                    self._ask()  # before the trainer is busy with this chunk
                     yield self._ready.popleft()
         finally:
             self._feed.crew.close()
 
     def _ask(self) -> bool:
-        """Ask readers for pieces, the idlest first; return whether any is left to ask for."""
+        """Ask readers for chunks, the idlest first; return whether any is left to ask for."""
         crew = self._feed.crew
         load = Counter(asked.reader for asked in self._asked.values())
         readers = crew.readers()
@@ -178,19 +178,19 @@ class _Pass:
                 break
             tasks.append(task)
             if self._ledger.was_lost(task):
-                break  # it may have killed its reader, and would take other pieces with it
+                break  # it may have killed its reader, and would take other chunks with it
         return tasks
 
     def _num_tasks(self, reader: str, num_readers: int) -> int:
-        """Return the number of pieces that a call may ask for; at least 1 if no call is open."""
+        """Return the number of chunks that a call may ask for; at least 1 if no call is open."""
         calls = num_readers * _CALLS_PER_READER
-        seconds = max(self._paces.seconds_per_piece(reader), _SHORTEST)
+        seconds = max(self._paces.seconds_per_chunk(reader), _SHORTEST)
         worthwhile = self._feed.crew.call_seconds / seconds
-        fitting, left = _CALL_BYTES / self._piece_bytes, self._ledger.num_left / calls
+        fitting, left = _CALL_BYTES / self._chunk_bytes, self._ledger.num_left / calls
         num_tasks = max(1, int(min(worthwhile, fitting, left)))
         asked = [len(asked.tasks) for asked in self._asked.values()]
         most_ahead = calls * max(num_tasks, *asked, 1)  # a reader that joins gets one
-        usual, most = (int(c / self._piece_bytes) for c in (CREDIT_BYTES, MAX_CREDIT_BYTES))
+        usual, most = (int(c / self._chunk_bytes) for c in (CREDIT_BYTES, MAX_CREDIT_BYTES))
         most_ahead = min(max(1, usual, min(num_readers, most)), most_ahead)
         ahead = sum(asked) + len(self._made) + len(self._ready)
         if self._asked and len(asked) >= calls:  # some of readers that have left
@@ -198,36 +198,36 @@ class _Pass:
         return max(0 if self._asked else 1, min(num_tasks, most_ahead - ahead))
 
     def _wait(self) -> None:
-        """Take the pieces of one more call, if they are made in time and their reader lives."""
+        """Take the chunks of one more call, if they are made in time and their reader lives."""
         crew = self._feed.crew
         ticket = crew.wait(list(self._asked), self._waited)
         if ticket is None:
             return
         asked = self._asked.pop(ticket)
         try:
-            pieces = crew.take(ticket, self._waited)
+            chunks = crew.take(ticket, self._waited)
         except ReaderLost:
             self._lose(asked)
             return
-        for task, piece in zip(asked.tasks, pieces, strict=True):
-            self._deliver(asked.reader, task, piece)
+        for task, chunk in zip(asked.tasks, chunks, strict=True):
+            self._deliver(asked.reader, task, chunk)
 
-    def _deliver(self, reader: str, task: Task, piece: Piece) -> None:
-        num_units = len(task.group.units) if piece.header.is_last else 0
-        self._meter.deliver(reader, self._feed.crew.worker(reader), piece.header, num_units)
-        self._paces.note(reader, piece.header)
-        self._piece_bytes += _SIZE_SMOOTHING * (max(1, piece.num_bytes) - self._piece_bytes)
+    def _deliver(self, reader: str, task: Task, chunk: Chunk) -> None:
+        num_units = len(task.group.units) if chunk.header.is_last else 0
+        self._meter.deliver(reader, self._feed.crew.worker(reader), chunk.header, num_units)
+        self._paces.note(reader, chunk.header)
+        self._chunk_bytes += _SIZE_SMOOTHING * (max(1, chunk.num_bytes) - self._chunk_bytes)
         if not self._feed.in_order:
-            self._ready.append(piece)
+            self._ready.append(chunk)
             return
-        self._made[task.place] = piece
+        self._made[task.place] = chunk
         while (made := self._made.pop(self._turn, None)) is not None:
             position, index = self._turn
             self._turn = (position + 1, 0) if made.header.is_last else (position, index + 1)
             self._ready.append(made)
 
     def _lose(self, first: _Asked) -> None:
-        """Lease the undelivered pieces of a lost reader again."""
+        """Lease the undelivered chunks of a lost reader again."""
         owed = [t for t, asked in self._asked.items() if asked.reader == first.reader]
         tasks = [*first.tasks, *(task for ticket in owed for task in self._asked.pop(ticket).tasks)]
         self._feed.crew.lose(first.reader)
@@ -235,12 +235,12 @@ class _Pass:
 
 
 def _expected_bytes(feed: ReaderFeed) -> float:
-    """Return an upper bound on the bytes of a piece: those of all columns of the largest group."""
+    """Return an upper bound on the bytes of a chunk: those of all columns of the largest group."""
     return (
         max(
             (
                 sum(unit.num_bytes for unit in group.units)
-                * min(1.0, feed.piece_rows / max(1, sum(unit.num_rows for unit in group.units)))
+                * min(1.0, feed.chunk_rows / max(1, sum(unit.num_rows for unit in group.units)))
                 for group in feed.groups
             ),
             default=1.0,

@@ -1,7 +1,7 @@
 """Measures the time of a rank's readers by what they did; the autoscaler decides by it.
 
-A piece has the busy seconds of its reader and the gap before them. If the rank waited for pieces
-during that gap, the reader was idle; otherwise its output was blocked, since enough pieces were
+A chunk has the busy seconds of its reader and the gap before them. If the rank waited for chunks
+during that gap, the reader was idle; otherwise its output was blocked, since enough chunks were
 ahead of the trainer.
 """
 
@@ -14,16 +14,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Header
 from pipeline_runtime.feed.leases import SLOW
-from pipeline_runtime.feed.pieces import Header
 
-# A reader is slower for so long after its first piece, while it opens files and fills caches.
+# A reader is slower for so long after its first chunk, while it opens files and fills caches.
 WARMING_SECONDS = 20.0
 
 
 @dataclass(slots=True)
 class UsageMeter:
-    """Adds the pieces of one pass of a rank to its `WorkerUsage`, which outlives the pass."""
+    """Adds the chunks of one pass of a rank to its `WorkerUsage`, which outlives the pass."""
 
     usage: WorkerUsage
     waited: Waited
@@ -37,7 +37,7 @@ class UsageMeter:
         self.usage.workers, self.usage.workers_readers = len(set(working)), len(working)
 
     def deliver(self, reader: str, worker: str, header: Header, num_units: int) -> None:
-        """Add a piece that a reader made, with which `num_units` row groups are complete."""
+        """Add a chunk that a reader made, with which `num_units` row groups are complete."""
         usage, waited = self.usage, self.waited.production
         usage.delivered.add(worker)
         read = header.counts[0].seconds if header.counts else 0.0
@@ -57,30 +57,30 @@ class UsageMeter:
         usage.units += num_units
 
 
-# Weight of a new piece in the moving average of a reader's pace.
+# Weight of a new chunk in the moving average of a reader's pace.
 _PACE_SMOOTHING = 0.3
 
 
 @dataclass(slots=True)
 class Paces:
-    """Seconds per row of each reader, without its first piece.
+    """Seconds per row of each reader, without its first chunk.
 
-    For the first piece a reader also loads kernels and opens files.
+    For the first chunk a reader also loads kernels and opens files.
     """
 
     _seconds_per_row: dict[str, float | None] = field(init=False, default_factory=dict)
-    _seconds_per_piece: dict[str, float] = field(init=False, default_factory=dict)
+    _seconds_per_chunk: dict[str, float] = field(init=False, default_factory=dict)
     _read_seconds: float = field(init=False, default=0.0)
     _seconds: float = field(init=False, default=0.0)
 
     def note(self, reader: str, header: Header) -> None:
-        """Count a piece that a reader made."""
+        """Count a chunk that a reader made."""
         if reader not in self._seconds_per_row:
             self._seconds_per_row[reader] = None
             return
         seconds = sum(count.seconds for count in header.counts) + header.batching_seconds
-        of_piece = self._seconds_per_piece.setdefault(reader, seconds)
-        self._seconds_per_piece[reader] += _PACE_SMOOTHING * (seconds - of_piece)
+        of_chunk = self._seconds_per_chunk.setdefault(reader, seconds)
+        self._seconds_per_chunk[reader] += _PACE_SMOOTHING * (seconds - of_chunk)
         rows = header.counts[0].rows if header.counts else 0
         if not rows:
             return
@@ -99,9 +99,9 @@ class Paces:
         """
         return self._read_seconds / self._seconds if self._seconds else 1.0
 
-    def seconds_per_piece(self, reader: str) -> float:
-        """Return the recent seconds per piece of a reader; infinite before they are known."""
-        return self._seconds_per_piece.get(reader, math.inf)
+    def seconds_per_chunk(self, reader: str) -> float:
+        """Return the recent seconds per chunk of a reader; infinite before they are known."""
+        return self._seconds_per_chunk.get(reader, math.inf)
 
     def slow(self) -> Collection[str]:
         """Return the readers that are much slower than the median reader."""

@@ -4,12 +4,12 @@ The plan is that of `lastmile run`, and so is every part on the way to the batch
 the caller's process, which is one rank:
 
     plan ─▶ the epoch's groups, shared equally among the ranks (`plan.groups.share_groups`)
-         ─▶ reader threads make pieces of them (`feed.local.thread_readers`)
+         ─▶ reader threads make chunks of them (`feed.local.thread_readers`)
          ─▶ batches of exact size, in step with the other ranks (`training.stream`)
          ─▶ tensors, one batch ahead of the loop (`training.collating`)
          ─▶ the caller's loop
 
-- **Order.** Pieces are taken in the groups' order, whichever thread made them. So the pipeline,
+- **Order.** Chunks are taken in the groups' order, whichever thread made them. So the pipeline,
   seed, epoch, rank and number of ranks decide what batch i is. Without a shuffle, rows come in the
   order of the table.
 - **State.** `state_dict` counts the batches that were delivered. It also has the position in the

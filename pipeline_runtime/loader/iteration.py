@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, pad_batch, to_device
 from pipeline_runtime.errors import CheckpointError, LastmileError, LoaderError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import name_of
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.loader.options import LoaderOptions
 from pipeline_runtime.loader.ranks import Agreeing, Ranks
 from pipeline_runtime.loader.state import Start
@@ -72,7 +72,7 @@ class EpochProgress:
     def here(self) -> Start:
         """Return where a loader begins that resumes from here."""
         if self.is_finished:
-            return Start(epoch=self.start.epoch + 1, piece_rows=self.start.piece_rows)
+            return Start(epoch=self.start.epoch + 1, chunk_rows=self.start.chunk_rows)
         if not self.has_begun:
             return self.start
         # If making the next batch was interrupted, the count alone tells where to go on.
@@ -116,7 +116,7 @@ def iterate_epoch(
     waited = Waited()
     with contextlib.ExitStack() as stack:
         stream = _open_stream(recipe, ranks, start, position, waited, stack)
-        stream.pieces = _telling(stream.pieces, agreeing)
+        stream.chunks = _telling(stream.chunks, agreeing)
         stream.agree = agreeing.agree
         if ranks.world_size > 1:
             stream.agree = _agree_after(num_behind, position, agreeing.agree)
@@ -147,10 +147,10 @@ def iterate_epoch(
         )
 
 
-def _telling(pieces: Iterator[Piece], agreeing: Agreeing) -> Iterator[Piece]:
-    """Yield the pieces; tell the other ranks of an error, for they wait for the next agreement."""
+def _telling(chunks: Iterator[Chunk], agreeing: Agreeing) -> Iterator[Chunk]:
+    """Yield the chunks; tell the other ranks of an error, for they wait for the next agreement."""
     try:
-        yield from pieces
+        yield from chunks
     except LastmileError as error:
         agreeing.fail(error)
         raise
@@ -165,15 +165,15 @@ def _open_stream(
     stack: contextlib.ExitStack,
 ) -> BatchStream:
     """Open the rank's part of an epoch, until the stack is closed."""
-    source = replace(recipe.stream, piece_rows=start.piece_rows)
-    groups = source.plan.groups(start.epoch, start.piece_rows)
+    source = replace(recipe.stream, chunk_rows=start.chunk_rows)
+    groups = source.plan.groups(start.epoch, start.chunk_rows)
     mine = share_groups(groups, ranks.world_size)[ranks.rank]
     groups = [group for group in mine if group.index not in position.done]
     num_threads = recipe.options.num_threads or threads_per_rank(ranks.num_here)
     readers = ThreadReaders(streams={_ROLE: source}, num_threads=num_threads)
     feed = readers.open(_ROLE, ranks.rank, groups, in_order=True)
     return BatchStream(
-        pieces=stack.enter_context(contextlib.closing(feed.pieces(waited))),
+        chunks=stack.enter_context(contextlib.closing(feed.chunks(waited))),
         groups=groups,
         cutting=Cutting(
             batch_size=recipe.batch_size,

@@ -52,7 +52,7 @@ def open_loader(experiment: DatasetExperiment, storage_root: str, options: Loade
     training = experiment.spec.training
     stream = Stream(
         plan=plan.training,
-        piece_rows=plan.training.piece_rows,
+        chunk_rows=plan.training.chunk_rows,
         batching=_choose_batching(plan, experiment.spec),
     )
     recipe = Recipe(
@@ -101,9 +101,9 @@ class Loader:
     def __init__(self, recipe: Recipe, identity: DataIdentity) -> None:
         self._recipe = recipe
         self._identity = identity
-        self._piece_rows = recipe.stream.piece_rows
+        self._chunk_rows = recipe.stream.chunk_rows
         # Where the next epoch begins, if it is not simply the one after that of `_progress`.
-        self._next: Start | None = Start(epoch=0, piece_rows=self._piece_rows)
+        self._next: Start | None = Start(epoch=0, chunk_rows=self._chunk_rows)
         self._progress: EpochProgress | None = None
         # Not a strong one: an iterator that the caller leaves must end its threads at once.
         self._iterator: weakref.ref[BatchIterator] | None = None
@@ -197,7 +197,7 @@ class Loader:
             return
         start = self._begin()
         is_of_epoch = start.epoch == epoch
-        self._next = start if is_of_epoch else Start(epoch=epoch, piece_rows=self._piece_rows)
+        self._next = start if is_of_epoch else Start(epoch=epoch, chunk_rows=self._chunk_rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state after the batches that were delivered, for `load_state_dict`."""
@@ -212,7 +212,7 @@ class Loader:
         start = parse_state(state_dict, self._identity)
         check_start(start, self._recipe.stream.plan, self.batch_size)
         self.close()
-        self._next, self._progress, self._piece_rows = start, None, start.piece_rows
+        self._next, self._progress, self._chunk_rows = start, None, start.chunk_rows
 
     def close(self) -> None:
         """End the present loop and its threads, as leaving it does."""
@@ -241,7 +241,7 @@ class Loader:
         assert self._progress is not None  # a loop has begun
         if not self._progress.has_begun:
             return self._progress.start
-        return Start(epoch=self._progress.start.epoch + 1, piece_rows=self._piece_rows)
+        return Start(epoch=self._progress.start.epoch + 1, chunk_rows=self._chunk_rows)
 
     def _describe(self, start: Start) -> dict[str, Any]:
         """Return all that decides how the rows are shared, which must be equal on all ranks."""
@@ -251,7 +251,7 @@ class Loader:
             "last_batch": self._recipe.options.last_batch,
             "epoch": start.epoch,
             "batches": start.batches,
-            "piece_rows": start.piece_rows,
+            "piece_rows": start.chunk_rows,
             "saved_world_size": start.world_size if start.batches else None,
         }
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pipeline_runtime.config import diff_configs, upgrade_config
 from pipeline_runtime.errors import CheckpointError
-from pipeline_runtime.feed.leases import num_pieces_of
-from pipeline_runtime.plan import StreamPlan, rows_per_piece, share_groups
+from pipeline_runtime.feed.leases import num_chunks_of
+from pipeline_runtime.plan import StreamPlan, rows_per_chunk, share_groups
 from pipeline_runtime.training.position import Position
 
 STATE_VERSION = 1
@@ -39,14 +39,14 @@ class Start:
 
     Attributes:
         batches: batches of the epoch that were delivered before.
-        piece_rows: the most rows of a piece, with which they were made.
+        chunk_rows: the most rows of a chunk, with which they were made.
         rank, world_size: of the loader that delivered them.
         position: the rows of that rank's groups that they consumed; never changed.
     """
 
     epoch: int
     batches: int = 0
-    piece_rows: int
+    chunk_rows: int
     rank: int = 0
     world_size: int = 1
     position: Position = field(default_factory=Position)
@@ -67,7 +67,7 @@ class Start:
             "batches": self.batches,
             "rank": self.rank,
             "world_size": self.world_size,
-            "piece_rows": self.piece_rows,
+            "piece_rows": self.chunk_rows,
             "position": self.position.to_json(),
             "config": dict(identity.config),
             "data_digest": identity.data_digest,
@@ -114,7 +114,7 @@ class _StateFields(_StateModel):
     batches: _Count
     rank: _Count
     world_size: Annotated[int, Field(ge=1, le=MAX_RANKS)]
-    piece_rows: Annotated[int, Field(ge=1, lt=1 << 63)]
+    chunk_rows: Annotated[int, Field(ge=1, lt=1 << 63, alias="piece_rows")]
     position: _PositionFields
     config: dict[str, JsonValue]
     data_digest: _Digest
@@ -150,7 +150,7 @@ def parse_state(state: Mapping[str, Any], identity: DataIdentity) -> Start:
     return Start(
         epoch=fields.epoch,
         batches=fields.batches,
-        piece_rows=fields.piece_rows,
+        chunk_rows=fields.chunk_rows,
         rank=fields.rank,
         world_size=fields.world_size,
         position=Position.from_json(state["position"]),
@@ -159,10 +159,10 @@ def parse_state(state: Mapping[str, Any], identity: DataIdentity) -> Start:
 
 def check_start(start: Start, stream: StreamPlan, batch_size: int) -> None:
     """Raise CheckpointError if no loader of the stream could have come to this start."""
-    most = rows_per_piece(stream.scan.units, stream.shuffle)
-    if start.piece_rows > most:
+    most = rows_per_chunk(stream.scan.units, stream.shuffle)
+    if start.chunk_rows > most:
         raise CheckpointError(
-            f"loader state: piece_rows must be at most {most}, but is {start.piece_rows}"
+            f"loader state: piece_rows must be at most {most}, but is {start.chunk_rows}"
         )
     num_rows = sum(unit.num_rows for unit in stream.scan.units)
     most = -(-num_rows // (start.world_size * batch_size))
@@ -186,17 +186,17 @@ def _find_misplaced(start: Start, stream: StreamPlan) -> str | None:
         return f"its epoch is {position.epoch}, but the state's is {start.epoch}"
     if len(position.counts) not in (0, 1 + len(stream.steps)):
         return f"it counts {len(position.counts) - 1} steps of {len(stream.steps)}"
-    groups = stream.groups(start.epoch, start.piece_rows)
+    groups = stream.groups(start.epoch, start.chunk_rows)
     mine = {group.index: group for group in share_groups(groups, start.world_size)[start.rank]}
     for index in position.done - mine.keys():
         return f"group {index} is not one of this rank's {len(mine)}"
     for index, opened in position.open.items():
         if index not in mine or index in position.done:
             return f"group {index} is not one that this rank has begun"
-        num_pieces = num_pieces_of(mine[index], start.piece_rows)
-        pieces = {*opened.rows, *opened.whole}
-        if max(pieces, default=0) >= num_pieces or opened.num_pieces not in (None, num_pieces):
-            return f"group {index} has {num_pieces} pieces"
+        num_chunks = num_chunks_of(mine[index], start.chunk_rows)
+        chunks = {*opened.rows, *opened.whole}
+        if max(chunks, default=0) >= num_chunks or opened.num_chunks not in (None, num_chunks):
+            return f"group {index} has {num_chunks} chunks"
     return None
 
 

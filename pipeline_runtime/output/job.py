@@ -2,7 +2,7 @@
 
 `open_job` finds the earlier attempt, claims the run for this one, and reads its records.
 `Job.write` then does what is left. The feed leases groups to readers, which store the rows of each
-piece themselves; the driver records what they deliver. So a killed run repeats the pieces that
+chunk themselves; the driver records what they deliver. So a killed run repeats the chunks that
 were in the making, and a lost reader those that it had not delivered. Merge tasks are the same:
 what was not recorded is done again.
 """
@@ -17,7 +17,7 @@ from typing import Literal
 
 from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
@@ -33,10 +33,10 @@ from pipeline_runtime.output.merge import (
 from pipeline_runtime.output.place import Mode, Place, check_table
 from pipeline_runtime.output.recording import recording
 from pipeline_runtime.output.records import (
+    ChunkRecord,
     ClaimRecord,
     MergedRecord,
     MergeRecord,
-    PieceRecord,
     RunRecord,
     check_same_run,
     find_done_groups,
@@ -84,7 +84,7 @@ class Progress:
         rows: rows that the steps left, all in spool files.
         resumed_rows: the same when this attempt began.
         checksum: of these rows' identities; None if an older release recorded some of them.
-        pieces: pieces that this attempt recorded.
+        chunks: chunks that this attempt recorded.
         spooling_seconds: time since this attempt began to spool, until its spool was complete.
         recording_seconds: part of that time in which the driver was busy with records.
         files, num_bytes: what the merge has written of the table.
@@ -97,7 +97,7 @@ class Progress:
     rows: int = 0
     resumed_rows: int = 0
     checksum: Checksum | None = field(default_factory=Checksum)
-    pieces: int = 0
+    chunks: int = 0
     spooling_seconds: float = 0.0
     recording_seconds: float = 0.0
     files: int = 0
@@ -114,8 +114,8 @@ class Progress:
         read, before = (each[0].rows if each else 0 for each in counts)
         return read, before
 
-    def add_piece(self, record: PieceRecord) -> None:
-        """Count a piece that is recorded."""
+    def add_chunk(self, record: ChunkRecord) -> None:
+        """Count a chunk that is recorded."""
         self.counts = add_counts(self.counts, record.step_counts)
         self.rows += record.rows
         added = record.rows_checksum
@@ -127,7 +127,7 @@ class Writers:
     """The processes that store rows.
 
     Attributes:
-        feed: gives pieces that `Spooler` has stored in the job's spool.
+        feed: gives chunks that `Spooler` has stored in the job's spool.
         merge: runs the merge's tasks, once the feed is used up.
     """
 
@@ -141,7 +141,7 @@ class Job:
 
     Attributes:
         run: name of the run; its staged files are in a folder of this name.
-        done: pieces of complete groups from earlier attempts, by group.
+        done: chunks of complete groups from earlier attempts, by group.
         is_new: whether this is the first attempt.
         is_staged: whether the run has staged files; else its table is in place.
     """
@@ -150,7 +150,7 @@ class Job:
     run: str
     record: RunRecord
     claim: ClaimRecord
-    done: dict[int, list[PieceRecord]]
+    done: dict[int, list[ChunkRecord]]
     is_new: bool = False
     is_staged: bool = True
     progress: Progress = field(default_factory=Progress)
@@ -183,8 +183,8 @@ class Job:
         """
         if not is_committed(self.target.place, self.record.id):
             with open_writers() as writers:
-                pieces = self._spool(writers, groups, on_progress)
-                files = self._merge(writers, pieces, on_progress)
+                chunks = self._spool(writers, groups, on_progress)
+                files = self._merge(writers, chunks, on_progress)
             self._check_claim()
             self.progress.phase = "Committing"
             on_progress(self.progress)
@@ -220,21 +220,21 @@ class Job:
         writers: Writers,
         groups: Sequence[Group],
         on_progress: Callable[[Progress], None],
-    ) -> list[PieceRecord]:
+    ) -> list[ChunkRecord]:
         """Have the rows of all groups spooled; return the records in the table's order."""
         progress, began = self.progress, time.monotonic()
-        recorded = [piece for pieces in self.done.values() for piece in pieces]
-        folders = {section.folder for piece in recorded for section in piece.sections}
+        recorded = [chunk for chunks in self.done.values() for chunk in chunks]
+        folders = {section.folder for chunk in recorded for section in chunk.sections}
 
         def look() -> None:
             progress.spooling_seconds = time.monotonic() - began
             on_progress(progress)
 
-        def count(stored: Sequence[PieceRecord], started: float) -> None:
+        def count(stored: Sequence[ChunkRecord], started: float) -> None:
             recorded.extend(stored)
             for record in stored:
-                progress.add_piece(record)
-            progress.pieces += len(stored)
+                progress.add_chunk(record)
+            progress.chunks += len(stored)
             progress.recording_seconds += time.monotonic() - started
             look()
 
@@ -245,9 +245,9 @@ class Job:
         if isinstance(feed, ReaderFeed):
             feed = replace(feed, on_wait=look)
         with recording(self.staged, self._check_claim) as recorder:
-            for piece in feed.pieces(progress.waited, progress.usage):
+            for chunk in feed.chunks(progress.waited, progress.usage):
                 started = time.monotonic()
-                record = PieceRecord.of(piece)
+                record = ChunkRecord.of(chunk)
                 folders.update(section.folder for section in record.sections)
                 check_num_partitions(folders)
                 count(recorder.put(record), started)
@@ -258,7 +258,7 @@ class Job:
     def _merge(
         self,
         writers: Writers,
-        pieces: Sequence[PieceRecord],
+        chunks: Sequence[ChunkRecord],
         on_progress: Callable[[Progress], None],
     ) -> list[OutputFile]:
         """Write the table's files that no earlier attempt recorded; return all, in order."""
@@ -266,10 +266,10 @@ class Job:
         progress.phase = "Merging"
         plan = read_record(staged, names.MERGE_FILE, MergeRecord)
         if plan is None:
-            plan = MergeRecord(ratio=measure_ratio(staged, pieces, self.target.form))
+            plan = MergeRecord(ratio=measure_ratio(staged, chunks, self.target.form))
             staged.below(names.MERGED_FOLDER).remove()  # files that were cut by another plan
             write_record(staged, names.MERGE_FILE, plan)
-        tasks = plan_merge(pieces, plan.ratio, self.target.form.target_bytes)
+        tasks = plan_merge(chunks, plan.ratio, self.target.form.target_bytes)
         merged = read_records(staged, names.MERGED_FOLDER, MergedRecord)
         progress.files_planned = sum(len(task.parts) for task in tasks)
         for record in merged.values():
@@ -324,7 +324,7 @@ def open_job(
 
     Args:
         run: name of a new run.
-        record: what the run is; a resumed run keeps the size of its pieces.
+        record: what the run is; a resumed run keeps the size of its chunks.
         is_mine: whether a run of this name may be resumed, or removed if `resume` is false.
 
     Raises OutputRefused if the run may not write there, or another table has appeared.
@@ -372,10 +372,10 @@ def _resume(target: Target, run: str, record: RunRecord) -> Job:
     before = read_record(staged, names.CLAIM_FILE, ClaimRecord)
     claim = ClaimRecord(attempt=1 + (before.attempt if before else 0), token=names.make_token())
     write_record(staged, names.CLAIM_FILE, claim)
-    pieces = read_records(staged, names.PIECES_FOLDER, PieceRecord).values()
-    done = find_done_groups(keep_stored(pieces, staged.sizes(names.SPOOL_FOLDER)))
+    chunks = read_records(staged, names.CHUNKS_FOLDER, ChunkRecord).values()
+    done = find_done_groups(keep_stored(chunks, staged.sizes(names.SPOOL_FOLDER)))
     job = Job(target=target, run=run, record=record, claim=claim, done=done)
-    for piece in (piece for found in done.values() for piece in found):
-        job.progress.add_piece(piece)
+    for chunk in (chunk for found in done.values() for chunk in found):
+        job.progress.add_chunk(chunk)
     job.progress.resumed_counts, job.progress.resumed_rows = job.progress.counts, job.progress.rows
     return job

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.output.names import SPOOL_FOLDER, TABLE_FOLDER, make_token, name_file
-from pipeline_runtime.output.records import PieceRecord
+from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.spool import Section, read_section
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources.output_manifest import OutputFile
@@ -95,17 +95,17 @@ def check_num_partitions(folders: Iterable[str]) -> None:
         )
 
 
-def plan_merge(pieces: Sequence[PieceRecord], ratio: float, target_bytes: int) -> list[Task]:
+def plan_merge(chunks: Sequence[ChunkRecord], ratio: float, target_bytes: int) -> list[Task]:
     """Cut a table into files.
 
     Args:
-        pieces: all pieces, in the order of the source table.
+        chunks: all chunks, in the order of the source table.
         ratio: bytes of Parquet per byte of Arrow.
     """
     partitions: dict[str, list[tuple[str, Section]]] = {}
-    for piece in pieces:
-        for section in piece.sections:
-            partitions.setdefault(section.folder, []).append((piece.file, section))
+    for chunk in chunks:
+        for section in chunk.sections:
+            partitions.setdefault(section.folder, []).append((chunk.file, section))
     tasks: list[Task] = []
     small: list[Part] = []
     for folder in sorted(partitions):
@@ -145,14 +145,14 @@ def _slices(sections: Sequence[tuple[str, Section]], start: int, stop: int) -> I
         first += section.rows
 
 
-def measure_ratio(storage: Storage, pieces: Sequence[PieceRecord], form: FileFormat) -> float:
+def measure_ratio(storage: Storage, chunks: Sequence[ChunkRecord], form: FileFormat) -> float:
     """Return the bytes of Parquet per byte of Arrow of the first rows."""
     rows: list[pa.Table] = []
     num_bytes: int = 0
-    for piece in pieces:
-        for section in piece.sections:
+    for chunk in chunks:
+        for section in chunk.sections:
             for table in read_section(
-                storage, f"{SPOOL_FOLDER}/{piece.file}", section, 0, section.rows
+                storage, f"{SPOOL_FOLDER}/{chunk.file}", section, 0, section.rows
             ):
                 rows.append(table)
                 num_bytes += int(table.nbytes)
@@ -254,15 +254,15 @@ def write_empty(storage: Storage, form: FileFormat) -> OutputFile:
 
 def _row_groups(storage: Storage, part: Part, form: FileFormat) -> Iterator[pa.Table]:
     """Yield a part's rows, a row group at a time."""
-    rows = sum(piece.stop - piece.start for piece in part.slices)
+    rows = sum(chunk.stop - chunk.start for chunk in part.slices)
     num_bytes = sum(s.section.num_bytes * (s.stop - s.start) // s.section.rows for s in part.slices)
     width = max(1, num_bytes // max(1, rows))
     limit = max(1, min(_ROWS_PER_GROUP, _BYTES_PER_GROUP // width))
     held: list[pa.Table] = []
     num_held = 0
-    for piece in part.slices:
-        name = f"{SPOOL_FOLDER}/{piece.file}"
-        for table in read_section(storage, name, piece.section, piece.start, piece.stop):
+    for chunk in part.slices:
+        name = f"{SPOOL_FOLDER}/{chunk.file}"
+        for table in read_section(storage, name, chunk.section, chunk.start, chunk.stop):
             held.append(table)
             num_held += table.num_rows
             while num_held >= limit:

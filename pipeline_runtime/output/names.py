@@ -9,7 +9,7 @@ import secrets
 RUN_FILE = "run.json"
 CLAIM_FILE = "claim.json"
 SPOOL_FOLDER = "spool"
-PIECES_FOLDER = "pieces"
+CHUNKS_FOLDER = "pieces"  # an earlier name of chunks; tables may be in the making
 MERGE_FILE = "merge.json"
 MERGED_FOLDER = "merged"
 TABLE_FOLDER = "table"
@@ -31,9 +31,9 @@ def is_plain(name: str) -> bool:
     return _PLAIN.fullmatch(name) is not None
 
 
-def name_piece(group: int, piece: int) -> str:
-    """Return the name of a piece's record."""
-    return f"{group:06d}-{piece:04d}.json"
+def name_chunk(group: int, chunk: int) -> str:
+    """Return the name of a chunk's record."""
+    return f"{group:06d}-{chunk:04d}.json"
 
 
 def name_task(index: int) -> str:

@@ -1,4 +1,4 @@
-"""The rows of a table by partition; `output.spool` calls `split_rows` for each piece."""
+"""The rows of a table by partition; `output.spool` calls `split_rows` for each chunk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores the records of pieces: at once on a local disk, several at a time on an object store.
+"""Stores the records of chunks: at once on a local disk, several at a time on an object store.
 
 There each is a request of some 50 ms, and one after another would be the limit of a large cluster.
 """
@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from pipeline_runtime.output import names
-from pipeline_runtime.output.records import PieceRecord, write_record
+from pipeline_runtime.output.records import ChunkRecord, write_record
 from pipeline_runtime.output.storage import Storage
 
 # Requests at a time.
@@ -29,14 +29,14 @@ class Recorder:
         self._check_claim = check_claim
         self._checked = float("-inf")
         self._pool = None if staged.is_local else ThreadPoolExecutor(_REQUESTS, "lastmile-records")
-        self._storing: deque[tuple[Future[None], PieceRecord]] = deque()
+        self._storing: deque[tuple[Future[None], ChunkRecord]] = deque()
 
-    def put(self, record: PieceRecord) -> list[PieceRecord]:
+    def put(self, record: ChunkRecord) -> list[ChunkRecord]:
         """Store a record, perhaps later; return the records that were stored since."""
         if self._pool is None or time.monotonic() - self._checked >= _CHECK_SECONDS:
             self._check_claim()
             self._checked = time.monotonic()
-        path = f"{names.PIECES_FOLDER}/{names.name_piece(record.group, record.piece)}"
+        path = f"{names.CHUNKS_FOLDER}/{names.name_chunk(record.group, record.chunk)}"
         if self._pool is None:
             write_record(self._staged, path, record)
             return [record]
@@ -44,11 +44,11 @@ class Recorder:
         self._storing.append((future, record))
         return list(self._take(_REQUESTS))
 
-    def drain(self) -> list[PieceRecord]:
+    def drain(self) -> list[ChunkRecord]:
         """Wait for the other records, and return them."""
         return list(self._take(0))
 
-    def _take(self, most_left: int) -> Iterator[PieceRecord]:
+    def _take(self, most_left: int) -> Iterator[ChunkRecord]:
         while self._storing and (len(self._storing) > most_left or self._storing[0][0].done()):
             future, record = self._storing.popleft()
             future.result()
@@ -62,7 +62,7 @@ class Recorder:
 
 @contextmanager
 def recording(staged: Storage, check_claim: Callable[[], None]) -> Iterator[Recorder]:
-    """Yield a recorder for a run's pieces.
+    """Yield a recorder for a run's chunks.
 
     Args:
         check_claim: raises if the run belongs to another attempt.

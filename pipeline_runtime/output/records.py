@@ -1,6 +1,6 @@
 """The records of an output run in `_staging/`, from which another attempt continues.
 
-Only the driver writes records: one for every piece that a reader with a valid lease delivered, and
+Only the driver writes records: one for every chunk that a reader with a valid lease delivered, and
 one for every merge task that is done. A spool file or a table's file without a record is ignored,
 so a lost or stale writer cannot add rows. Records are read back from a store: damaged ones count
 as absent, and the work is done again.
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from pydantic.alias_generators import to_camel
 
 from pipeline_runtime.errors import OutputRefused
-from pipeline_runtime.feed.pieces import Piece, StepCount
+from pipeline_runtime.feed.chunk import Chunk, StepCount
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
 from pipeline_runtime.output.spool import Section, Spooled
@@ -47,7 +47,7 @@ class RunRecord(Record):
     run_hash: str
     run_config: dict[str, Any]
     data_digest: str
-    piece_rows: int
+    chunk_rows: Annotated[int, Field(alias="pieceRows")]
 
 
 class ClaimRecord(Record):
@@ -67,15 +67,16 @@ class ChecksumRecord(BaseModel):
     sum_of_squares: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 
 
-class PieceRecord(Record):
-    """A piece that was delivered: its counts, and where its rows are.
+class ChunkRecord(Record):
+    """A chunk that was delivered: its counts, and where its rows are.
 
     Attributes:
         checksum: of the rows' identities; None in records of older releases.
     """
 
     group: Count
-    piece: Count
+    # Stored records keep the earlier name of chunks.
+    chunk: Annotated[Count, Field(alias="piece")]
     is_last: bool
     num_rows: Count
     counts: tuple[tuple[Count, Count, float], ...]
@@ -84,12 +85,12 @@ class PieceRecord(Record):
     checksum: ChecksumRecord | None = None
 
     @classmethod
-    def of(cls, piece: Piece) -> PieceRecord:
-        """Return the record of a piece that a reader has spooled."""
-        header, spooled = piece.header, Spooled.of(piece)
+    def of(cls, chunk: Chunk) -> ChunkRecord:
+        """Return the record of a chunk that a reader has spooled."""
+        header, spooled = chunk.header, Spooled.of(chunk)
         return cls(
             group=header.group,
-            piece=header.piece,
+            chunk=header.chunk,
             is_last=header.is_last,
             num_rows=header.num_rows,
             counts=tuple((c.rows, c.num_bytes, c.seconds) for c in header.counts),
@@ -101,7 +102,7 @@ class PieceRecord(Record):
     @property
     def place(self) -> tuple[int, int]:
         """Sorts as the rows of the source table do."""
-        return self.group, self.piece
+        return self.group, self.chunk
 
     @property
     def step_counts(self) -> tuple[StepCount, ...]:
@@ -166,12 +167,12 @@ def read_records(storage: Storage, folder: str, kind: type[_T]) -> dict[str, _T]
         return {name: r for name, r in zip(found, records, strict=True) if r is not None}
 
 
-def keep_stored(pieces: Iterable[PieceRecord], sizes: Mapping[str, int]) -> list[PieceRecord]:
+def keep_stored(chunks: Iterable[ChunkRecord], sizes: Mapping[str, int]) -> list[ChunkRecord]:
     """Return the records whose spool files are there as a whole."""
-    return [record for record in pieces if _is_stored(record, sizes)]
+    return [record for record in chunks if _is_stored(record, sizes)]
 
 
-def _is_stored(record: PieceRecord, sizes: Mapping[str, int]) -> bool:
+def _is_stored(record: ChunkRecord, sizes: Mapping[str, int]) -> bool:
     if not record.sections:
         return True
     last = record.sections[-1]
@@ -179,16 +180,16 @@ def _is_stored(record: PieceRecord, sizes: Mapping[str, int]) -> bool:
     return is_known and sizes.get(record.file) == last.offset + last.length
 
 
-def find_done_groups(pieces: Iterable[PieceRecord]) -> dict[int, list[PieceRecord]]:
-    """Return the pieces of each group of which all pieces are recorded, in order."""
-    groups: dict[int, dict[int, PieceRecord]] = {}
-    for record in pieces:
-        groups.setdefault(record.group, {})[record.piece] = record
+def find_done_groups(chunks: Iterable[ChunkRecord]) -> dict[int, list[ChunkRecord]]:
+    """Return the chunks of each group of which all chunks are recorded, in order."""
+    groups: dict[int, dict[int, ChunkRecord]] = {}
+    for record in chunks:
+        groups.setdefault(record.group, {})[record.chunk] = record
     done = {}
     for group, found in sorted(groups.items()):
-        last = [record.piece for record in found.values() if record.is_last]
+        last = [record.chunk for record in found.values() if record.is_last]
         if len(last) == 1 and len(found) == last[0] + 1:
-            done[group] = [found[piece] for piece in sorted(found)]
+            done[group] = [found[chunk] for chunk in sorted(found)]
     return done
 
 

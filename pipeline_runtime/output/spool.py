@@ -1,7 +1,7 @@
-"""Rows on their way from a data worker to the table's files: one spool file per piece.
+"""Rows on their way from a data worker to the table's files: one spool file per chunk.
 
 A spool file is a row of sections, one per partition, each a whole Arrow stream. So the rows of one
-partition are read by one request, and a table's files can be cut anywhere. The reader of a piece
+partition are read by one request, and a table's files can be cut anywhere. The reader of a chunk
 writes its spool file; `merge` reads the sections of a partition in the order of the source table.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.partitions import split_rows
@@ -46,10 +46,10 @@ class Section(NamedTuple):
 
 
 class Spooled(NamedTuple):
-    """The rows of a piece in a spool file.
+    """The rows of a chunk in a spool file.
 
     Attributes:
-        file: name of the file; "" if the piece has no rows.
+        file: name of the file; "" if the chunk has no rows.
         checksum: of the rows' identities, as `Checksum.to_json` returns it.
     """
 
@@ -58,15 +58,15 @@ class Spooled(NamedTuple):
     checksum: dict[str, Any]
 
     @classmethod
-    def of(cls, piece: Piece) -> Spooled:
-        """Return the rows of a piece that a reader has spooled."""
-        file, sections, checksum = json.loads(piece.result)
+    def of(cls, chunk: Chunk) -> Spooled:
+        """Return the rows of a chunk that a reader has spooled."""
+        file, sections, checksum = json.loads(chunk.result)
         return cls(file, tuple(Section(*section) for section in sections), checksum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spooler:
-    """Stores the rows of pieces; picklable, so that readers elsewhere take it along.
+    """Stores the rows of chunks; picklable, so that readers elsewhere take it along.
 
     Attributes:
         columns: the output's columns, in its order, those of the partitions included.
@@ -76,19 +76,19 @@ class Spooler:
     columns: tuple[str, ...]
     partition_by: tuple[str, ...]
 
-    def __call__(self, piece: Piece) -> Piece:
-        """Store a piece, under a name that no other attempt has, and return it without rows."""
-        header = piece.header
+    def __call__(self, chunk: Chunk) -> Chunk:
+        """Store a chunk, under a name that no other attempt has, and return it without rows."""
+        header = chunk.header
         checksum = Checksum()
-        checksum.add(piece.table.column(ROW_HASH_COLUMN).to_numpy())
-        rows = piece.table.select(list(self.columns))
+        checksum.add(chunk.table.column(ROW_HASH_COLUMN).to_numpy())
+        rows = chunk.table.select(list(self.columns))
         file = ""
         sections: tuple[Section, ...] = ()
         if rows.num_rows:
-            file = f"{header.group:06d}-{header.piece:04d}-{make_token()}.arrows"
+            file = f"{header.group:06d}-{header.chunk:04d}-{make_token()}.arrows"
             sections = write_spool(self.storage, file, rows, self.partition_by)
         result = json.dumps(Spooled(file, sections, checksum.to_json()))
-        return replace(piece, rows=pa.table({}), result=result)
+        return replace(chunk, rows=pa.table({}), result=result)
 
 
 def write_spool(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pipeline_runtime.plan.build import build_plan
 from pipeline_runtime.plan.explain import explain, plan_document
-from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece, share_groups
+from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk, share_groups
 from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "explain",
     "plan_document",
     "plan_groups",
-    "rows_per_piece",
+    "rows_per_chunk",
     "share_groups",
 ]

@@ -42,7 +42,7 @@ def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int)
     elif batch_size < _MIN_READY_ROWS:
         is_ready, reason = False, f"batches of fewer than {_MIN_READY_ROWS} rows"
     elif options.preserve_order:
-        is_ready, reason = False, "with preserveOrder they run on from piece to piece"
+        is_ready, reason = False, "with preserveOrder they run on from chunk to chunk"
     return Delivery(
         is_ready=is_ready,
         reason=reason,

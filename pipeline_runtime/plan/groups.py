@@ -2,7 +2,7 @@
 
 Units are permuted by (seed, epoch) and cut into groups at plan time, so that a batch depends only
 on (plan, seed, epoch, group, index) and never on the worker that made it. A group longer than the
-window is delivered in pieces of at most `rows_per_piece` rows; rows are permuted within a piece.
+window is delivered in chunks of at most `rows_per_chunk` rows; rows are permuted within a chunk.
 The ranks of a loader get equal shares of the groups, to the row (`share_groups`), so that no rank
 trains on padding while others have rows.
 """
@@ -20,9 +20,9 @@ from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.training import DEFAULT_SHUFFLE_ROWS
 from pipeline_runtime.sources import Unit
 
-# A piece is held whole by a worker, the object store and the trainer: 256 MiB uncompressed is
+# A chunk is held whole by a worker, the object store and the trainer: 256 MiB uncompressed is
 # memory that the smallest data worker (2 GiB) can spare for two of them at once.
-MAX_PIECE_BYTES = 256 << 20
+MAX_CHUNK_BYTES = 256 << 20
 # A longer row group is cut without a shuffle too: its first rows should not wait for its last.
 _MAX_UNCUT_ROWS = 131_072
 
@@ -66,16 +66,16 @@ def permutation(seed: int, epoch: int, *keys: int, size: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(sequence)).permutation(size)
 
 
-def rows_per_piece(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = None) -> int:
-    """Return the largest number of rows of a piece: the window, less where rows are wide.
+def rows_per_chunk(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = None) -> int:
+    """Return the largest number of rows of a chunk: the window, less where rows are wide.
 
     Without a shuffle a longer row group is not cut, unless the window is smaller than the default:
-    what a piece costs whatever its length, some milliseconds of Python's lock, is a fifth of the
+    what a chunk costs whatever its length, some milliseconds of Python's lock, is a fifth of the
     work on 32,768 narrow rows.
     """
     rows = sum(unit.num_rows for unit in units)
     width_bytes = max(1, sum(unit.num_bytes for unit in units) // max(1, rows))
-    fitting = max(1, MAX_PIECE_BYTES // width_bytes)
+    fitting = max(1, MAX_CHUNK_BYTES // width_bytes)
     window = shuffle.window_rows
     if shuffle.unit == "None" and window >= DEFAULT_SHUFFLE_ROWS:
         window = max([window, *(min(unit.num_rows, _MAX_UNCUT_ROWS) for unit in units)])
@@ -83,9 +83,9 @@ def rows_per_piece(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = 
 
 
 def plan_groups(
-    units: Sequence[Unit], *, seed: int, epoch: int, shuffle: Shuffle, piece_rows: int
+    units: Sequence[Unit], *, seed: int, epoch: int, shuffle: Shuffle, chunk_rows: int
 ) -> list[Group]:
-    """Cut an epoch's units into groups of about `piece_rows` rows, in the epoch's order."""
+    """Cut an epoch's units into groups of about `chunk_rows` rows, in the epoch's order."""
     order = (
         range(len(units)) if shuffle.unit == "None" else permutation(seed, epoch, size=len(units))
     )
@@ -94,7 +94,7 @@ def plan_groups(
     rows = 0
     for position in order:
         unit = units[int(position)]
-        if current and rows + unit.num_rows > piece_rows:
+        if current and rows + unit.num_rows > chunk_rows:
             groups.append(Group(epoch=epoch, index=len(groups), units=tuple(current)))
             current, rows = [], 0
         current.append(unit)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
-from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_piece
+from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
 from pipeline_runtime.sources import Identity, Scan, Source
 from pipeline_runtime.steps.base import Transform
 
@@ -107,23 +107,23 @@ class StreamPlan:
         return None
 
     @property
-    def piece_rows(self) -> int:
-        """The most rows that a piece of this stream has."""
-        return rows_per_piece(self.scan.units, self.shuffle, self.max_rows_per_block)
+    def chunk_rows(self) -> int:
+        """The most rows that a chunk of this stream has."""
+        return rows_per_chunk(self.scan.units, self.shuffle, self.max_rows_per_block)
 
-    def groups(self, epoch: int, piece_rows: int) -> list[Group]:
+    def groups(self, epoch: int, chunk_rows: int) -> list[Group]:
         """Return the groups of an epoch, in its order.
 
         Args:
             epoch: number of the epoch, from 0; without a shuffle, all have the same order.
-            piece_rows: the most rows of a piece; a resumed run has those of its checkpoint.
+            chunk_rows: the most rows of a chunk; a resumed run has those of its checkpoint.
         """
         return plan_groups(
             self.scan.units,
             seed=self.seed,
             epoch=epoch,
             shuffle=self.shuffle,
-            piece_rows=piece_rows,
+            chunk_rows=chunk_rows,
         )
 
     @property
@@ -152,7 +152,7 @@ class Delivery:
     reason: str
     sparse: bool
     compression: Literal["Auto", "None", "lz4", "zstd"]
-    batched_calls: bool  # of readers in processes: several short pieces each
+    batched_calls: bool  # of readers in processes: several short chunks each
     shared_memory: bool  # of readers in processes, with a trainer on their machine
 
 

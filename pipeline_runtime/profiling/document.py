@@ -92,7 +92,7 @@ class Trainer(SummaryModel):
         description="Samples per second with frozen batches on the device: the model's own limit."
     )
     intake: Measured = Field(
-        description="Samples per second from pieces in memory: with batching, collate and transfer."
+        description="Samples per second from chunks in memory: with batching, collate and transfer."
     )
     step_seconds: float = Field(description="Of one step on a frozen batch.")
     fixed_seconds: float | None = Field(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from pipeline_runtime.config import DatasetExperiment, Training
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.formatting import format_percent
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.profiling.clock import Spent, summarise
@@ -71,7 +71,7 @@ def describe_steps(taken: Taken, passes: Sequence[Pass]) -> tuple[StepCost, ...]
     named = [
         ("read", "spec.dataset", stream.table.description),
         *((step.kind, step.path, step.label) for step in stream.steps),
-        ("handOver", "", "pieces packed to be sent"),
+        ("handOver", "", "chunks packed to be sent"),
     ]
     counts = [*taken.counts, handed]
     costs = []

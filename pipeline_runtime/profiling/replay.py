@@ -21,7 +21,7 @@ from pyarrow import fs as pafs
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.plan import Group
 from pipeline_runtime.profiling.clock import read_clock
 from pipeline_runtime.sources import Location
@@ -46,7 +46,7 @@ class Kind(Enum):
 
     FROZEN = "frozen"  # tensors on the device
     SMALL = "small"  # the same with half the rows
-    PIECES = "pieces"  # cut, collated and copied to the device, as in a run
+    CHUNKS = "chunks"  # cut, collated and copied to the device, as in a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stock:
-    """The batches of each kind, and the pieces to cut further batches from."""
+    """The batches of each kind, and the chunks to cut further batches from."""
 
     frozen: Sequence[Batch]
     small: Sequence[Batch]  # empty: measure whole batches only
-    pieces: Sequence[Piece]
+    chunks: Sequence[Chunk]
     batch_rows: int
     request_columns: tuple[str, ...]  # columns that batches hold once per request
     prefetch: bool  # pipelineOptions.debug.prefetch
@@ -98,7 +98,7 @@ class ReplayContext(TrainContext):
         self.blocks: list[Block] = []
         self._training = wiring.training
         self._seconds = seconds
-        self._kinds = [Kind.FROZEN, Kind.PIECES, *([Kind.SMALL] if stock.small else [])]
+        self._kinds = [Kind.FROZEN, Kind.CHUNKS, *([Kind.SMALL] if stock.small else [])]
         self._sources = {
             Kind.FROZEN: itertools.cycle(stock.frozen),
             Kind.SMALL: itertools.cycle(stock.small),
@@ -142,7 +142,7 @@ class ReplayContext(TrainContext):
         while steps < _MIN_STEPS or time.perf_counter() - started < seconds:
             asked = time.perf_counter()
             batch = self._next_batch(kind)
-            if kind is not Kind.PIECES:
+            if kind is not Kind.CHUNKS:
                 aside += time.perf_counter() - asked
             num_rows = len(batch["row_weight"])
             yield batch
@@ -156,7 +156,7 @@ class ReplayContext(TrainContext):
         self.blocks.append(Block(kind=kind, rows=rows, steps=steps, seconds=took, waited=waited))
 
     def _next_batch(self, kind: Kind) -> Batch:
-        if kind is Kind.PIECES:
+        if kind is Kind.CHUNKS:
             return self._make_batch(next(self._rows), self._training, self._collator)
         self._training.position.batches += 1
         # The loop may write to its batch, which is yielded again.
@@ -218,9 +218,9 @@ def wire_alone(
 
 
 def _open_stream(spec: Training, stock: Stock) -> BatchStream:
-    """Open an endless stream of batches, cut from the stock's pieces."""
+    """Open an endless stream of batches, cut from the stock's chunks."""
     return BatchStream(
-        pieces=_repeat(stock.pieces),
+        chunks=_repeat(stock.chunks),
         groups=[Group(epoch=0, index=-1, units=())],  # never reached
         cutting=Cutting(
             batch_size=stock.batch_rows,
@@ -232,8 +232,8 @@ def _open_stream(spec: Training, stock: Stock) -> BatchStream:
     )
 
 
-def _repeat(pieces: Sequence[Piece]) -> Iterator[Piece]:
-    """Repeat the pieces forever, with new group numbers, so that the stream takes them as new."""
-    for index, piece in enumerate(itertools.cycle(pieces)):
-        header = replace(piece.header, epoch=0, group=index, piece=0, is_last=True, counts=())
-        yield replace(piece, header=header)
+def _repeat(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    """Repeat the chunks forever, with new group numbers, so that the stream takes them as new."""
+    for index, chunk in enumerate(itertools.cycle(chunks)):
+        header = replace(chunk.header, epoch=0, group=index, chunk=0, is_last=True, counts=())
+        yield replace(chunk, header=header)

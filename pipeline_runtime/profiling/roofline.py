@@ -15,8 +15,8 @@ import torch
 from pipeline_runtime.batches import Batch, to_batch, to_device
 from pipeline_runtime.config import ExperimentSpec, Training
 from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.batching import make_ready
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.formatting import format_bytes
 from pipeline_runtime.profiling.clock import summarise
@@ -47,7 +47,7 @@ class Roofline:
 def measure_roofline(
     experiment: ExperimentSpec, taken: Taken, device: torch.device, seconds: float
 ) -> Roofline:
-    """Run the entrypoint or script for about so many seconds, on frozen batches and on pieces.
+    """Run the entrypoint or script for about so many seconds, on frozen batches and on chunks.
 
     Raises:
         TrainingError: it raised, or left before enough steps were measured; or a column has a
@@ -97,7 +97,7 @@ def _build_stock(spec: Training, taken: Taken, device: torch.device, *, prefetch
     return Stock(
         frozen=frozen,
         small=small,
-        pieces=tuple(_send(piece, taken, size) for piece in taken.pieces),
+        chunks=tuple(_send(chunk, taken, size) for chunk in taken.chunks),
         batch_rows=size,
         request_columns=taken.stream.request_columns,
         prefetch=prefetch,
@@ -105,13 +105,13 @@ def _build_stock(spec: Training, taken: Taken, device: torch.device, *, prefetch
     )
 
 
-def _send(piece: Piece, taken: Taken, batch_size: int) -> Piece:
-    """The piece as a trainer gets it, in memory that nobody writes to, as Ray's object store.
+def _send(chunk: Chunk, taken: Taken, batch_size: int) -> Chunk:
+    """The chunk as a trainer gets it, in memory that nobody writes to, as Ray's object store.
 
-    A loop may write to its batch, which otherwise is a view of the piece where Arrow allows.
+    A loop may write to its batch, which otherwise is a view of the chunk where Arrow allows.
     """
     batching = taken.batching
-    made = make_ready(piece, replace(batching, batch_size=batch_size)) if batching else piece
+    made = make_ready(chunk, replace(batching, batch_size=batch_size)) if batching else chunk
     block = pack(made, taken.wire)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, block.schema) as writer:
@@ -146,11 +146,11 @@ def _describe(
         for kind in Kind
     }
     roofline = summarise([block.rows / block.seconds for block in blocks[Kind.FROZEN]])
-    intake = summarise([block.rows / block.seconds for block in blocks[Kind.PIECES]])
+    intake = summarise([block.rows / block.seconds for block in blocks[Kind.CHUNKS]])
     step = summarise([block.seconds / block.steps for block in blocks[Kind.FROZEN]]).median
-    pieces_seconds = sum(block.seconds for block in blocks[Kind.PIECES])
+    chunks_seconds = sum(block.seconds for block in blocks[Kind.CHUNKS])
     shares = {
-        f"{name}_ratio": sum(block.waited[name] for block in blocks[Kind.PIECES]) / pieces_seconds
+        f"{name}_ratio": sum(block.waited[name] for block in blocks[Kind.CHUNKS]) / chunks_seconds
         for name in ("batching", "collate", "transfer")
     }
     return Trainer(

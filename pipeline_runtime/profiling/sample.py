@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from pipeline_runtime import kernels
 from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.feed.chunk import Chunk, StepCount, add_counts
 from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.making.work import name_of, places_of, read_group, read_unit, run_stage
-from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.feed.transport.compression import CODECS
 from pipeline_runtime.feed.transport.wire import Wire, pack
 from pipeline_runtime.plan import Group, StreamPlan
@@ -27,7 +27,7 @@ from pipeline_runtime.training.stream import explain_no_rows
 MIN_PASSES = 3
 # More say nothing new.
 MAX_PASSES = 30
-_MAX_PACKED = 4  # pieces
+_MAX_PACKED = 4  # chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,10 @@ class Taken:
     """The sampled groups and what became of their rows."""
 
     stream: StreamPlan
-    piece_rows: int
+    chunk_rows: int
     groups: tuple[Group, ...]
-    pieces: tuple[Piece, ...]  # of rows that reach the model
-    batching: Batching | None  # what readers make of a piece
+    chunks: tuple[Chunk, ...]  # of rows that reach the model
+    batching: Batching | None  # what readers make of a chunk
     wire: Wire
     counts: tuple[StepCount, ...]  # the read and every step
 
@@ -68,7 +68,7 @@ class Taken:
 
     @property
     def samples(self) -> int:
-        return sum(piece.header.num_rows for piece in self.pieces)
+        return sum(chunk.header.num_rows for chunk in self.chunks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Pass:
         floor: reading and decoding alone.
         whole: reading, all steps, and handing over.
         counts: of the read and every step.
-        hand_over_seconds: what `whole` has beyond the counts: batches made of pieces, and packed.
+        hand_over_seconds: what `whole` has beyond the counts: batches made of chunks, and packed.
     """
 
     floor: Spent
@@ -102,24 +102,24 @@ def take_sample(
     """
     if stream.kernels:
         kernels.warm()
-    piece_rows = stream.piece_rows
+    chunk_rows = stream.chunk_rows
     deadline = time.perf_counter() + limits.seconds
     taken = Taken(
         stream=stream,
-        piece_rows=piece_rows,
+        chunk_rows=chunk_rows,
         groups=(),
-        pieces=(),
+        chunks=(),
         batching=batching,
         wire=wire or Wire(),
         counts=(),
     )
-    for group in stream.groups(0, piece_rows):
-        pieces = tuple(_make_pieces(stream, group, piece_rows))
+    for group in stream.groups(0, chunk_rows):
+        chunks = tuple(_make_chunks(stream, group, chunk_rows))
         taken = replace(
             taken,
             groups=(*taken.groups, group),
-            pieces=(*taken.pieces, *(piece for piece in pieces if piece.header.num_rows)),
-            counts=add_counts(taken.counts, _add_all(pieces)),
+            chunks=(*taken.chunks, *(chunk for chunk in chunks if chunk.header.num_rows)),
+            counts=add_counts(taken.counts, _add_all(chunks)),
         )
         if taken.rows >= limits.rows or time.perf_counter() > deadline:
             break
@@ -135,18 +135,18 @@ def _refuse(taken: Taken) -> None:
     raise TrainingError(explain_no_rows(names, taken.counts, 0) + more)
 
 
-def _make_pieces(stream: StreamPlan, group: Group, piece_rows: int) -> Iterator[Piece]:
-    for piece in read_group(stream, group, piece_rows):
-        places = places_of(group, piece.header, piece_rows)
+def _make_chunks(stream: StreamPlan, group: Group, chunk_rows: int) -> Iterator[Chunk]:
+    for chunk in read_group(stream, group, chunk_rows):
+        places = places_of(group, chunk.header, chunk_rows)
         for index in range(1, len(stream.stages)):
-            piece = run_stage(stream, index, piece, places)
-        yield piece
+            chunk = run_stage(stream, index, chunk, places)
+        yield chunk
 
 
-def _add_all(pieces: Sequence[Piece]) -> tuple[StepCount, ...]:
+def _add_all(chunks: Sequence[Chunk]) -> tuple[StepCount, ...]:
     counts: tuple[StepCount, ...] = ()
-    for piece in pieces:
-        counts = add_counts(counts, piece.header.counts)
+    for chunk in chunks:
+        counts = add_counts(counts, chunk.header.counts)
     return counts
 
 
@@ -162,27 +162,27 @@ def measure_passes(taken: Taken, seconds: float) -> tuple[Pass, ...]:
 
 
 def measure_packed(taken: Taken, compression: str) -> dict[str, float]:
-    """Return bytes per sample between processes, of the first pieces: packed, and by each codec.
+    """Return bytes per sample between processes, of the first chunks: packed, and by each codec.
 
     Only batches are compressed, not rows of which the trainer makes them.
 
     Args:
         compression: `pipelineOptions.compression`.
     """
-    pieces = taken.pieces[:_MAX_PACKED]
-    samples = sum(piece.header.num_rows for piece in pieces)
+    chunks = taken.chunks[:_MAX_PACKED]
+    samples = sum(chunk.header.num_rows for chunk in chunks)
     codecs = dict.fromkeys((None, *(CODECS[compression] if taken.batching else ())))
     return {
         f"packed, by {codec}" if codec else "packed": sum(
-            _pack(taken, piece, replace(taken.wire, codec=codec)).nbytes for piece in pieces
+            _pack(taken, chunk, replace(taken.wire, codec=codec)).nbytes for chunk in chunks
         )
         / samples
         for codec in codecs
     }
 
 
-def _pack(taken: Taken, piece: Piece, wire: Wire) -> pa.Table:
-    return pack(piece if taken.batching is None else make_ready(piece, taken.batching), wire)
+def _pack(taken: Taken, chunk: Chunk, wire: Wire) -> pa.Table:
+    return pack(chunk if taken.batching is None else make_ready(chunk, taken.batching), wire)
 
 
 def _run_pass(taken: Taken) -> Pass:
@@ -192,13 +192,13 @@ def _run_pass(taken: Taken) -> Pass:
         started = read_clock()
         _decode(taken, group)
         decoded = read_clock()
-        pieces = []
-        for piece in _make_pieces(taken.stream, group, taken.piece_rows):
-            pieces.append(piece.header)
-            _pack(taken, piece, taken.wire)
-            del piece  # a reader holds one at a time
+        chunks = []
+        for chunk in _make_chunks(taken.stream, group, taken.chunk_rows):
+            chunks.append(chunk.header)
+            _pack(taken, chunk, taken.wire)
+            del chunk  # a reader holds one at a time
         floor, whole = floor + (decoded - started), whole + (read_clock() - decoded)
-        for header in pieces:
+        for header in chunks:
             counts = add_counts(counts, header.counts)
     rest = whole.wall - sum(count.seconds for count in counts)
     return Pass(floor=floor, whole=whole, counts=counts, hand_over_seconds=max(0.0, rest))
@@ -206,10 +206,10 @@ def _run_pass(taken: Taken) -> Pass:
 
 def _decode(taken: Taken, group: Group) -> None:
     for unit in group.units:
-        for rows in read_unit(taken.stream, unit, taken.columns, taken.piece_rows):
+        for rows in read_unit(taken.stream, unit, taken.columns, taken.chunk_rows):
             del rows
 
 
 def join_rows(taken: Taken) -> pa.Table:
     """All samples in one table."""
-    return pa.concat_tables([piece.table for piece in taken.pieces])
+    return pa.concat_tables([chunk.table for chunk in taken.chunks])

@@ -78,7 +78,7 @@ def build_sample_profile() -> Profile:
         steps=(
             _step("read", "impressions/", 0.655, 1000, 4.15),
             _step("filter", "country = 'US'", 0.18, 250, 0.0073),
-            _step("handOver", "pieces packed to be sent", 0.165, 250, 1.43),
+            _step("handOver", "chunks packed to be sent", 0.165, 250, 1.43),
         ),
         columns=(Column(name="user_sequence", bytes_ratio=0.62, is_trained_on=None),),
         hops=(

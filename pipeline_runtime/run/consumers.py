@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.plan.consumers import Consumer
 from pipeline_runtime.run.options import RunOptions

@@ -20,10 +20,10 @@ from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.run.options import logical_cpus
 
-# Ray's default share of memory for the object store is 30 %; pieces in flight need at most 4 GiB.
+# Ray's default share of memory for the object store is 30 %; chunks in flight need at most 4 GiB.
 MAX_OBJECT_STORE_BYTES = 4 << 30
 _OBJECT_STORE_SHARE = 0.3
-# Plasma needs room for a few pieces whatever the machine (Ray's own minimum is 75 MiB).
+# Plasma needs room for a few chunks whatever the machine (Ray's own minimum is 75 MiB).
 _MIN_OBJECT_STORE_BYTES = 256 << 20
 
 _TOKEN_BYTES = 32
@@ -117,7 +117,7 @@ def _check_answers(address: str) -> None:
 
 
 def object_store_bytes() -> int:
-    """Return the bytes of shared memory for pieces in flight, limited by this machine's memory."""
+    """Return the bytes of shared memory for chunks in flight, limited by this machine's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     shared = os.statvfs("/dev/shm")
     room = min(int(memory * _OBJECT_STORE_SHARE), shared.f_bavail * shared.f_frsize * 9 // 10)

@@ -12,7 +12,7 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment, seed_group
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import StreamPlan
 from pipeline_runtime.run.consumers import Control, Outcome, Results, RunBasis

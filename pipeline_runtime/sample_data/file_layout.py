@@ -250,7 +250,7 @@ def _plan_groups(file_rows: int, options: SampleDataOptions) -> tuple[int, ...]:
 
 
 def _cut(rows: int, size: int) -> tuple[int, ...]:
-    """Pieces of `size` that add up to `rows`; the last may be smaller."""
+    """Chunks of `size` that add up to `rows`; the last may be smaller."""
     return tuple(min(size, rows - first) for first in range(0, rows, size))
 
 

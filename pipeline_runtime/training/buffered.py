@@ -1,4 +1,4 @@
-"""Pieces that are not yet cut into batches, and the rows of a batch before they are joined.
+"""Chunks that are not yet cut into batches, and the rows of a batch before they are joined.
 
 `stream` decides which rows form a batch and counts them; `collating` makes arrays of them, before
 they are needed if possible.
@@ -19,16 +19,16 @@ from pipeline_runtime.arrays.conversion import Arrays, to_arrays
 from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays
 from pipeline_runtime.arrays.packing import PackedBatch, arrays_of
 from pipeline_runtime.arrays.requests import copy_rows
-from pipeline_runtime.feed.pieces import Batches, Piece
+from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
-# Rows of a piece as its reader made them, and the range of them that is meant; None: all.
+# Rows of a chunk as its reader made them, and the range of them that is meant; None: all.
 Part: TypeAlias = tuple[pa.Table | Arrays | PackedBatch, range | None]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRows:
-    """The rows of a batch: at least one part of a piece. The parts are not joined yet.
+    """The rows of a batch: at least one part of a chunk. The parts are not joined yet.
 
     Attributes:
         request_columns: columns that the parts hold once per request.
@@ -74,28 +74,28 @@ class BatchRows:
 
 @dataclass(slots=True)
 class Buffered:
-    """The remaining rows of a piece, from row `offset` on."""
+    """The remaining rows of a chunk, from row `offset` on."""
 
-    piece: Piece
+    chunk: Chunk
     offset: int
-    _base: int = 0  # rows of the piece that are no longer held
+    _base: int = 0  # rows of the chunk that are no longer held
 
     @property
     def rows_left(self) -> int:
-        return self.piece.header.num_rows - self.offset
+        return self.chunk.header.num_rows - self.offset
 
     def has_whole(self, batch_size: int) -> bool:
-        """Return whether the next batch lies in this piece alone, as its reader cut it."""
+        """Return whether the next batch lies in this chunk alone, as its reader cut it."""
         return self.offset % batch_size == 0 and self.rows_left >= batch_size
 
     def parts(self, rows: int) -> Iterator[Part]:
         """Yield the next rows, as their reader cut them."""
-        held, start, end = self.piece.rows, self.offset, self.offset + rows
+        held, start, end = self.chunk.rows, self.offset, self.offset + rows
         if not isinstance(held, Batches):
             yield held.slice(start - self._base, rows), None
             return
         index = bisect_right(held.starts, start) - 1
-        ends = (*held.starts[1:], self.piece.header.num_rows)
+        ends = (*held.starts[1:], self.chunk.header.num_rows)
         while start < end:
             batch, first = held.batches[index], start - held.starts[index]
             stop = min(end, ends[index])
@@ -105,7 +105,7 @@ class Buffered:
 
     def hashes(self, rows: int, weight_column: str | None) -> npt.NDArray[np.uint64]:
         """Return the identities of those next rows that the checksum counts."""
-        held, start = self.piece.rows, self.offset - self._base
+        held, start = self.chunk.rows, self.offset - self._base
         if not isinstance(held, Batches):
             return _counted_hashes(held.slice(start, rows), weight_column)
         hashes, is_counted = held.hashes[start : start + rows], held.is_counted
@@ -115,7 +115,7 @@ class Buffered:
 
     def detach(self) -> None:
         """Copy the remaining rows, so that the memory of the rows before them can be freed."""
-        held = self.piece.rows
+        held = self.chunk.rows
         if isinstance(held, Batches):
             index = bisect_right(held.starts, self.offset) - 1
             first = held.starts[index] - self._base
@@ -129,7 +129,7 @@ class Buffered:
         else:
             first = self.offset - self._base
             rows = copy_rows(held.slice(first))
-        self.piece = replace(self.piece, rows=rows)
+        self.chunk = replace(self.chunk, rows=rows)
         self._base += first
 
 

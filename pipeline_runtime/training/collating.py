@@ -1,7 +1,7 @@
 """Makes tensors on the device from a batch's rows, while the trainer works on the previous one.
 
 It does only such work ahead as does not depend on other ranks: it converts the rows of an arrived
-piece and copies them to a GPU. The rows that a step consumes are decided when the step takes them.
+chunk and copies them to a GPU. The rows that a step consumes are decided when the step takes them.
 
 A GPU's batch is packed in pinned memory and copied at once, on a stream beside that of the model.
 Its tensors are views of the one buffer there, except those that are filled up. The model's stream

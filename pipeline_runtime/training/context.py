@@ -25,7 +25,7 @@ from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_device
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import CheckpointError, Interrupted, StoreError, TrainingError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore

@@ -1,6 +1,6 @@
 """The position of a rank in its rows, with the checksum of the rows that reached the model.
 
-A position records which pieces of the current epoch were consumed, completely or in part, so that
+A position records which chunks of the current epoch were consumed, completely or in part, so that
 a resumed run reads the remaining rows and none twice. Every checkpoint has one per rank.
 """
 
@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pipeline_runtime.feed.pieces import Header, StepCount, add_counts
+from pipeline_runtime.feed.chunk import Header, StepCount, add_counts
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan.model import StreamPlan
 
@@ -22,13 +22,13 @@ _DIGEST_CHARS = 16  # as long as the run's hash
 class _OpenGroup:
     """A group of which some rows were consumed."""
 
-    rows: dict[int, int] = field(default_factory=dict)  # piece -> rows consumed
-    whole: set[int] = field(default_factory=set)  # pieces consumed to the end
-    num_pieces: int | None = None  # known once the last piece was seen
+    rows: dict[int, int] = field(default_factory=dict)  # chunk -> rows consumed
+    whole: set[int] = field(default_factory=set)  # chunks consumed to the end
+    num_chunks: int | None = None  # known once the last chunk was seen
 
     @property
     def is_done(self) -> bool:
-        return self.num_pieces is not None and len(self.whole) == self.num_pieces
+        return self.num_chunks is not None and len(self.whole) == self.num_chunks
 
 
 @dataclass(slots=True)
@@ -46,18 +46,18 @@ class Position:
     _before: Position | None = None  # the position before the last batch, as far as that changed it
 
     def consumed(self, header: Header) -> int:
-        """Rows of a piece that were consumed before this run was resumed."""
+        """Rows of a chunk that were consumed before this run was resumed."""
         group = self.open.get(header.group)
-        return group.rows.get(header.piece, 0) if group else 0
+        return group.rows.get(header.chunk, 0) if group else 0
 
     def consume(self, header: Header, rows: int) -> None:
-        """Note that `rows` more rows of a piece went into a batch (0 for a piece without rows)."""
+        """Note that `rows` more rows of a chunk went into a batch (0 for a chunk without rows)."""
         group = self.open.setdefault(header.group, _OpenGroup())
-        group.rows[header.piece] = group.rows.get(header.piece, 0) + rows
+        group.rows[header.chunk] = group.rows.get(header.chunk, 0) + rows
         if header.is_last:
-            group.num_pieces = header.piece + 1
-        if group.rows[header.piece] == header.num_rows and header.piece not in group.whole:
-            group.whole.add(header.piece)
+            group.num_chunks = header.chunk + 1
+        if group.rows[header.chunk] == header.num_rows and header.chunk not in group.whole:
+            group.whole.add(header.chunk)
             self.counts = add_counts(self.counts, header.counts)
         if group.is_done:
             self.done.add(header.group)
@@ -107,9 +107,9 @@ class Position:
             "done": sorted(self.done),
             "open": {
                 str(index): {
-                    "rows": {str(piece): rows for piece, rows in sorted(group.rows.items())},
+                    "rows": {str(chunk): rows for chunk, rows in sorted(group.rows.items())},
                     "whole": sorted(group.whole),
-                    "numPieces": group.num_pieces,
+                    "numPieces": group.num_chunks,
                 }
                 for index, group in sorted(self.open.items())
             },
@@ -122,9 +122,9 @@ class Position:
         """The inverse of `to_json`."""
         opened = {
             int(index): _OpenGroup(
-                rows={int(piece): rows for piece, rows in group["rows"].items()},
+                rows={int(chunk): rows for chunk, rows in group["rows"].items()},
                 whole=set(group["whole"]),
-                num_pieces=group["numPieces"],
+                num_chunks=group["numPieces"],
             )
             for index, group in value["open"].items()
         }

@@ -1,12 +1,12 @@
-"""Cuts pieces into batches of exact size, epoch after epoch, in step with the other ranks.
+"""Cuts chunks into batches of exact size, epoch after epoch, in step with the other ranks.
 
 Owns the order in which rows reach the model, the rows that a position counts as consumed, and the
 remaining rows at the end of an epoch. Before it runs the feed; after it `collating` makes tensors
 of each batch's rows.
 
-The whole batches of a piece come first. The remaining rows of several pieces follow together, as
-soon as they fill a batch, so that readers can make the batches of a piece independently. Under
-`preserveOrder` batches continue from piece to piece.
+The whole batches of a chunk come first. The remaining rows of several chunks follow together, as
+soon as they fill a batch, so that readers can make the batches of a chunk independently. Under
+`preserveOrder` batches continue from chunk to chunk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Batches, Header, Piece, StepCount, add_counts
+from pipeline_runtime.feed.chunk import Batches, Chunk, Header, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.buffered import BatchRows, Buffered
 from pipeline_runtime.training.position import Position
@@ -53,24 +53,24 @@ def agree_alone(has_rows: bool, is_full: bool) -> Agreement:
 
 @dataclass(slots=True)
 class _Arrival:
-    """The arrived pieces of a group."""
+    """The arrived chunks of a group."""
 
     seen: int = 0
-    num_pieces: int | None = None
+    num_chunks: int | None = None
 
     def add(self, header: Header) -> bool:
-        """Record a piece, and return whether the group is now complete."""
+        """Record a chunk, and return whether the group is now complete."""
         self.seen += 1
         if header.is_last:
-            self.num_pieces = header.piece + 1
-        return self.num_pieces == self.seen
+            self.num_chunks = header.chunk + 1
+        return self.num_chunks == self.seen
 
 
 @dataclass(slots=True)
 class BatchStream:
     """One rank's batches; `position` is always that of the batches given out so far."""
 
-    pieces: Iterator[Piece]
+    chunks: Iterator[Chunk]
     groups: Sequence[Group]  # of this rank, in order, all epochs that are left
     cutting: Cutting
     position: Position
@@ -81,7 +81,7 @@ class BatchStream:
     remembers: bool = False  # the position can go back by one batch
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
-    _held: dict[int, list[Piece]] = field(init=False, default_factory=dict)
+    _held: dict[int, list[Chunk]] = field(init=False, default_factory=dict)
     _whole: deque[Buffered] = field(init=False, default_factory=deque)  # whose next batch is whole
     _rest: deque[Buffered] = field(init=False, default_factory=deque)  # joined in this order
     _rest_rows: int = field(init=False, default=0)
@@ -97,7 +97,7 @@ class BatchStream:
 
     @property
     def counts(self) -> tuple[StepCount, ...]:
-        """Rows and bytes of every step so far, of pieces that are being cut up too.
+        """Rows and bytes of every step so far, of chunks that are being cut up too.
 
         A position counts one when it is used up, since a resumed run makes it again.
         """
@@ -105,8 +105,8 @@ class BatchStream:
 
     @property
     def queue_length(self) -> int:
-        """Pieces that have arrived and are not yet cut up."""
-        held = sum(len(pieces) for pieces in self._held.values())
+        """Chunks that have arrived and are not yet cut up."""
+        held = sum(len(chunks) for chunks in self._held.values())
         return len(self._whole) + len(self._rest) + held
 
     def epoch_rows(self, epoch: int) -> Iterator[BatchRows | None]:
@@ -132,13 +132,13 @@ class BatchStream:
                 return
             if self.remembers:
                 parts = self._next_parts(rows)
-                self.position.remember({source.piece.header.group for source, _ in parts})
+                self.position.remember({source.chunk.header.group for source, _ in parts})
             self.position.batches += 1
             self.position.samples += rows
             yield self._cut(rows) if rows else None
 
     def following(self) -> BatchRows | None:
-        """Return the next batch without taking it, if the arrived pieces hold all of it.
+        """Return the next batch without taking it, if the arrived chunks hold all of it.
 
         `epoch_rows` then yields the same object.
         """
@@ -147,25 +147,25 @@ class BatchStream:
         return self._following
 
     def _is_full(self) -> bool:
-        """Return whether the arrived pieces hold a whole batch."""
+        """Return whether the arrived chunks hold a whole batch."""
         return bool(self._whole) or self._rest_rows >= self.cutting.batch_size
 
-    def _arriving(self, epoch: int) -> Iterator[Piece]:
-        """Yield the pieces of this epoch, and hold back those of later ones."""
+    def _arriving(self, epoch: int) -> Iterator[Chunk]:
+        """Yield the chunks of this epoch, and hold back those of later ones."""
         yield from self._held.pop(epoch, [])
         while self._waiting.get(epoch):
-            piece = next(self.pieces, None)
-            if piece is None:
+            chunk = next(self.chunks, None)
+            if chunk is None:
                 missing = sorted(self._waiting[epoch])[:5]
                 raise FeedError(
                     f"the feed ended in epoch {epoch} before groups {missing} arrived; run again "
                     "with --resume"
                 )
-            self._note_arrival(piece.header)
-            if piece.header.epoch == epoch:
-                yield piece
-            elif piece.header.epoch > epoch:
-                self._held.setdefault(piece.header.epoch, []).append(piece)
+            self._note_arrival(chunk.header)
+            if chunk.header.epoch == epoch:
+                yield chunk
+            elif chunk.header.epoch > epoch:
+                self._held.setdefault(chunk.header.epoch, []).append(chunk)
 
     def _note_arrival(self, header: Header) -> None:
         if self.cutting.preserve_order:
@@ -186,18 +186,18 @@ class BatchStream:
                 "please report it"
             )
 
-    def _fill(self, arriving: Iterator[Piece]) -> None:
+    def _fill(self, arriving: Iterator[Chunk]) -> None:
         while not self._is_full():
-            piece = next(arriving, None)
-            if piece is None:
+            chunk = next(arriving, None)
+            if chunk is None:
                 return
-            if piece.header.group in self.position.done:
+            if chunk.header.group in self.position.done:
                 continue  # the checkpoint counts all rows of this group
-            offset = self.position.consumed(piece.header)
-            if piece.header.num_rows == 0:
-                self.position.consume(piece.header, 0)
-            elif offset < piece.header.num_rows:
-                self._put(Buffered(piece, offset))
+            offset = self.position.consumed(chunk.header)
+            if chunk.header.num_rows == 0:
+                self.position.consume(chunk.header, 0)
+            elif offset < chunk.header.num_rows:
+                self._put(Buffered(chunk, offset))
 
     def _put(self, buffered: Buffered) -> None:
         cutting = self.cutting
@@ -205,12 +205,12 @@ class BatchStream:
             self._whole.append(buffered)
             return
         if buffered.offset and not cutting.preserve_order:
-            buffered.detach()  # it may wait for many other pieces
+            buffered.detach()  # it may wait for many other chunks
         self._rest.append(buffered)
         self._rest_rows += buffered.rows_left
 
     def _next_parts(self, rows: int) -> list[tuple[Buffered, int]]:
-        """Return the pieces with the next batch, and how many rows of each belong to it."""
+        """Return the chunks with the next batch, and how many rows of each belong to it."""
         if self._rest_rows < rows:
             return [(self._whole[0], rows)]
         parts = []
@@ -223,7 +223,7 @@ class BatchStream:
         return parts
 
     def _collect(self, sources: Sequence[tuple[Buffered, int]]) -> BatchRows:
-        held = (buffered.piece.rows for buffered, _ in sources)
+        held = (buffered.chunk.rows for buffered, _ in sources)
         once = next((rows.once for rows in held if isinstance(rows, Batches)), ())
         parts = tuple(part for buffered, rows in sources for part in buffered.parts(rows))
         return BatchRows(parts, once)
@@ -242,14 +242,14 @@ class BatchStream:
         return batch
 
     def _take(self, source: Buffered, rows: int) -> None:
-        """Record that rows of a piece went into a batch or were dropped."""
+        """Record that rows of a chunk went into a batch or were dropped."""
         queue = self._rest
         if self._whole and self._whole[0] is source:
             queue = self._whole
         else:
             self._rest_rows -= rows
         source.offset += rows
-        self.position.consume(source.piece.header, rows)
+        self.position.consume(source.chunk.header, rows)
         if queue is self._rest and source.rows_left:
             return
         queue.popleft()
@@ -260,7 +260,7 @@ class BatchStream:
         counts: tuple[StepCount, ...] = ()
         for buffered in (*self._whole, *self._rest):
             if buffered.offset:
-                counts = add_counts(counts, buffered.piece.header.counts)
+                counts = add_counts(counts, buffered.chunk.header.counts)
         return counts
 
     def _forget_rows(self) -> None:
@@ -269,7 +269,7 @@ class BatchStream:
         self._rest.clear()
         self._rest_rows, self._following, self._partial = 0, None, ()
 
-    def _drop_rest(self, arriving: Iterator[Piece]) -> None:
+    def _drop_rest(self, arriving: Iterator[Chunk]) -> None:
         """Drop the rows that do not fill a batch on every rank, and count them."""
         self._following = None
         while self._whole or self._rest:

@@ -15,7 +15,7 @@ from dataset_operator.observed import Progress
 from dataset_operator.ray.runtime_metrics import read_progress
 from dataset_operator.testing import PortsOf
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.metrics import MetricsServer, RunCollector
 from pipeline_runtime.monitor import RankSnapshot
 from pipeline_runtime.run.training.pace import WINDOW_SECONDS, PaceMeter

@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
     return summary
 
 
-def wait_for_pieces(staging: Path, count: int) -> None:
+def wait_for_chunks(staging: Path, count: int) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(list(staging.glob("*/pieces/*.json"))) < count:
         assert time.monotonic() < deadline, list(staging.rglob("*"))
@@ -102,7 +102,7 @@ def test_a_killed_process_is_continued_by_another(tmp_path: Path, signal_number:
     write_project(tmp_path)
     (tmp_path / "slow").touch()
     first = start(tmp_path, ".")
-    wait_for_pieces(tmp_path / "_staging" / "out", 5)
+    wait_for_chunks(tmp_path / "_staging" / "out", 5)
     first.send_signal(signal_number)
     (tmp_path / "hurry").touch()
     first.communicate(timeout=DEADLINE_SECONDS)

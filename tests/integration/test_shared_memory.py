@@ -1,4 +1,4 @@
-"""Readers of a rank's own machine: pieces through memory, or through Ray where it may not be."""
+"""Readers of a rank's own machine: chunks through memory, or through Ray where it may not be."""
 
 import multiprocessing
 import os
@@ -20,6 +20,7 @@ from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import Workload, build_experiment
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.feed.local import switching
 from pipeline_runtime.feed.local.process_readers import ProcessReaders
 from pipeline_runtime.feed.local.switching import SwitchingReaders
@@ -29,12 +30,11 @@ from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray import actor_readers
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.over_ray.reader_actor import Reader
-from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.feed.transport.segments import Mapped, Segment, Segments
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
 
-PIECE_ROWS = 4096
+CHUNK_ROWS = 4096
 TIMEOUT_SECONDS = 300
 
 
@@ -52,7 +52,7 @@ def _in_own_process(work: Callable[[Path], None], folder: Path) -> None:
 
 
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-def test_pieces_are_the_same_whichever_way_they_come(tmp_path: Path) -> None:
+def test_chunks_are_the_same_whichever_way_they_come(tmp_path: Path) -> None:
     _in_own_process(_compare_ways, tmp_path)
 
 
@@ -61,7 +61,7 @@ def _compare_ways(folder: Path) -> None:
     with _readers(workload) as (open_feed, groups):
         through_ray = _take(open_feed(Sending(shared_memory=False)))
         assert not _is_writeable(through_ray)
-        assert {piece.header.group for piece in through_ray} == set(range(len(groups)))
+        assert {chunk.header.group for chunk in through_ray} == set(range(len(groups)))
 
         shared = _take(open_feed(Sending()))
         assert _is_writeable(shared)
@@ -82,7 +82,7 @@ def _compare_ways(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-def test_readers_that_read_ahead_make_the_same_pieces(tmp_path: Path) -> None:
+def test_readers_that_read_ahead_make_the_same_chunks(tmp_path: Path) -> None:
     _in_own_process(_read_ahead, tmp_path)
 
 
@@ -113,7 +113,7 @@ class _PoorReader(Reader):
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-def test_a_reader_that_cannot_share_memory_sends_its_pieces(tmp_path: Path) -> None:
+def test_a_reader_that_cannot_share_memory_sends_its_chunks(tmp_path: Path) -> None:
     _in_own_process(_read_poorly, tmp_path)
 
 
@@ -139,15 +139,15 @@ def _switch(folder: Path) -> None:
     stream, groups = _plan(workload)
     streams = {"training": stream}
     threads = ThreadReaders(streams=streams, num_threads=threads_per_rank(1))
-    expected = _take(threads.open("training", 0, groups, in_order=True).pieces(Waited()))
+    expected = _take(threads.open("training", 0, groups, in_order=True).chunks(Waited()))
     processes = ProcessReaders(streams=streams, sending=Sending(), num_readers=2)
     readers = SwitchingReaders(threads=threads, processes=processes)
     usage = WorkerUsage()
     taken = []
     killed: list[int] = []
     feed = readers.open("training", 0, groups, in_order=True)
-    for piece in feed.pieces(Waited(), usage):
-        taken.append(piece)
+    for chunk in feed.chunks(Waited(), usage):
+        taken.append(chunk)
         # The trainer binds, and takes so long that processes come up on a busy machine, too.
         time.sleep(1.0 if len(usage.delivered) == 1 else 0.1)
         if len(usage.delivered) > 1 and not killed:  # processes are asked
@@ -178,9 +178,9 @@ def _plan(workload: Workload) -> tuple[Stream, Sequence[Any]]:
     rows = plan.training
     batching = batching_of(plan.delivery, rows, experiment.spec.training)
     groups = plan_groups(
-        rows.scan.units, seed=0, epoch=0, shuffle=rows.shuffle, piece_rows=PIECE_ROWS
+        rows.scan.units, seed=0, epoch=0, shuffle=rows.shuffle, chunk_rows=CHUNK_ROWS
     )
-    return Stream(plan=rows, piece_rows=PIECE_ROWS, batching=batching), groups
+    return Stream(plan=rows, chunk_rows=CHUNK_ROWS, batching=batching), groups
 
 
 @contextmanager
@@ -192,9 +192,9 @@ def _readers(
         stream = replace(stream, plan=replace(stream.plan, reads_ahead=reads_ahead))
         pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1, reader=reader)
 
-        def open_feed(sending: Sending) -> Iterator[Piece]:
-            readers = ActorReaders(pool=pool, streams=held, piece_rows=PIECE_ROWS, sending=sending)
-            return readers.open("training", 0, groups, in_order=True).pieces(Waited())
+        def open_feed(sending: Sending) -> Iterator[Chunk]:
+            readers = ActorReaders(pool=pool, streams=held, chunk_rows=CHUNK_ROWS, sending=sending)
+            return readers.open("training", 0, groups, in_order=True).chunks(Waited())
 
         yield open_feed, groups
 
@@ -213,25 +213,25 @@ def _fail(error: LastmileError) -> None:
     raise AssertionError(error)
 
 
-def _take(pieces: Iterator[Piece]) -> list[Piece]:
-    taken = list(pieces)
-    assert all(isinstance(piece.rows, Batches) for piece in taken)
+def _take(chunks: Iterator[Chunk]) -> list[Chunk]:
+    taken = list(chunks)
+    assert all(isinstance(chunk.rows, Batches) for chunk in taken)
     return taken
 
 
-def _batches_of(piece: Piece) -> Batches:
-    assert isinstance(piece.rows, Batches)
-    return piece.rows
+def _batches_of(chunk: Chunk) -> Batches:
+    assert isinstance(chunk.rows, Batches)
+    return chunk.rows
 
 
-def _is_writeable(pieces: Sequence[Piece]) -> bool:
-    return all(_batches_of(piece).hashes.flags.writeable for piece in pieces)
+def _is_writeable(chunks: Sequence[Chunk]) -> bool:
+    return all(_batches_of(chunk).hashes.flags.writeable for chunk in chunks)
 
 
-def _assert_equal(found: Sequence[Piece], wanted: Sequence[Piece]) -> None:
+def _assert_equal(found: Sequence[Chunk], wanted: Sequence[Chunk]) -> None:
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
-        assert (ours.header.group, ours.header.piece) == (theirs.header.group, theirs.header.piece)
+        assert (ours.header.group, ours.header.chunk) == (theirs.header.group, theirs.header.chunk)
         rows, wanted_rows = _batches_of(ours), _batches_of(theirs)
         np.testing.assert_array_equal(rows.hashes, wanted_rows.hashes)
         assert len(rows.batches) == len(wanted_rows.batches)

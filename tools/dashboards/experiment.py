@@ -216,8 +216,8 @@ _GPUS = Row(
             queries=(Query(expr=_pace("step_output_rows_total", "step"), legend="{{step}}"),),
         ),
         Panel(
-            title="Pieces that wait",
-            description="Pieces that wait to be cut into batches, by rank. Always 0 and trainers "
+            title="Chunks that wait",
+            description="Chunks that wait to be cut into batches, by rank. Always 0 and trainers "
             "that wait: rows come too late.",
             unit="",
             queries=(Query(expr=_head("queue_length", "rank"), legend="rank {{rank}}"),),

@@ -44,9 +44,9 @@ class LastmileLoader:
             last_batch="Pad",
             weight_column=self._workload.weight_column,
         )
-        groups, piece_rows = self._groups()
+        groups, chunk_rows = self._groups()
         stream = BatchStream(
-            pieces=self._open_feed(groups, piece_rows).pieces(self._waited),
+            chunks=self._open_feed(groups, chunk_rows).chunks(self._waited),
             groups=groups,
             cutting=cutting,
             position=self._position,
@@ -64,20 +64,20 @@ class LastmileLoader:
 
     def _groups(self) -> tuple[list[Group], int]:
         stream = self._plan.training
-        return stream.groups(0, stream.piece_rows), stream.piece_rows
+        return stream.groups(0, stream.chunk_rows), stream.chunk_rows
 
-    def _open_feed(self, groups: list[Group], piece_rows: int) -> Feed:
+    def _open_feed(self, groups: list[Group], chunk_rows: int) -> Feed:
         """Open the engine that a run would use: threads, or Ray Data if the manifest names it."""
         if self._plan.feed.may_be_threads:
             training = self._plan.training
             batching = batching_of(self._plan.delivery, training, self._spec.training)
-            stream = Stream(plan=training, piece_rows=piece_rows, batching=batching)
+            stream = Stream(plan=training, chunk_rows=chunk_rows, batching=batching)
             readers = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
             return readers.open("training", 0, groups, in_order=self._plan.preserve_order)
         # Imported here, so that processes without Ray do not wait for its import.
         from benchmarks.dataloading.loaders.ray_feed import open_ray_feed
 
-        return open_ray_feed(self._plan, groups, piece_rows)
+        return open_ray_feed(self._plan, groups, chunk_rows)
 
     def profile(self) -> dict[str, float]:
         """Return seconds: the waits of the consumer's side, and one core's time on each step."""

@@ -15,7 +15,7 @@ from pipeline_runtime.plan import Plan
 from pipeline_runtime.plan.groups import Group
 
 
-def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
+def open_ray_feed(plan: Plan, groups: Sequence[Group], chunk_rows: int) -> Feed:
     """Open the feed of a single trainer with the calls of `run.on_ray`.
 
     Raises BenchmarkError if Ray does not run: Ray Data would start it while the clock runs.
@@ -23,7 +23,7 @@ def open_ray_feed(plan: Plan, groups: Sequence[Group], piece_rows: int) -> Feed:
     if not ray.is_initialized():
         raise BenchmarkError(f"{plan.feed.reason}: must run where Ray is up, see `needs_ray`")
     options = RayDataOptions(preserve_order=plan.preserve_order, broadcast=plan.broadcast)
-    dataset = build_dataset(plan.training, groups, piece_rows, options, _ignore)
+    dataset = build_dataset(plan.training, groups, chunk_rows, options, _ignore)
     shards = OneTrainerDataConfig().configure({"training": dataset}, world_size=1)
     return RayDataFeed(shards[0]["training"])
 

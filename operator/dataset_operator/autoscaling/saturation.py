@@ -57,7 +57,7 @@ def judge(
     memory = _forget(memory, sample, estimate)
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS - EARLY_SECONDS
-    measured = _measure_pieces if estimate.is_unbounded else _measure_clean
+    measured = _measure_chunks if estimate.is_unbounded else _measure_clean
     rows_per_second, compute_seconds = measured(memory, ready)
     has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
     if not is_clean or ready == 0:
@@ -196,10 +196,10 @@ def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
     return sum(interval.rows for interval in clean) / seconds, computed / made
 
 
-def _measure_pieces(memory: Memory, ready: int) -> tuple[float, float]:
-    """Return the same for workers that store rows themselves, by the time that their pieces took.
+def _measure_chunks(memory: Memory, ready: int) -> tuple[float, float]:
+    """Return the same for workers that store rows themselves, by the time that their chunks took.
 
-    A piece may take longer than a period, so counts of rows per period vary. The first piece of
+    A chunk may take longer than a period, so counts of rows per period vary. The first chunk of
     each reader began with another number of workers; each must have stored one more. After
     `SMOOTHING_SECONDS` those that there are have to do.
     """
@@ -226,7 +226,7 @@ def _list_since(memory: Memory, ready: int) -> list[Interval]:
 
 
 def _find_first_end(memory: Memory, ready: int) -> float:
-    """Return when each reader had stored a piece since there are so many workers."""
+    """Return when each reader had stored a chunk since there are so many workers."""
     steps = 0.0
     for interval in _list_since(memory, ready):
         steps += interval.steps

@@ -141,7 +141,7 @@ def _explain(known: _Known) -> tuple[str, _Reason | None]:
     return _say(reasons, limited), reason
 
 
-_BEGINS = "too little is known of the run yet, as before its first 20 steps or pieces"
+_BEGINS = "too little is known of the run yet, as before its first 20 steps or chunks"
 _SETTINGS = (
     "the operator's settings turn scaling off (autoscale: false): the number is what the run began "
     "with, or what somebody set"

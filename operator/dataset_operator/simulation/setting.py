@@ -41,7 +41,7 @@ class Setting:
         rows: of the whole run, after filters; it ends with the last.
         batch_rows: that all ranks take in one step.
         is_unbounded: the workers store the rows themselves, and no trainer bounds their number; a
-            step is then a piece that was stored, and takes no time.
+            step is then a chunk that was stored, and takes no time.
         unit_rows: that a worker makes at a time.
         credit_units: made ahead of the trainers at most.
         noise: coefficient of variation of a step's time and of a unit's cost.

@@ -29,7 +29,7 @@ class Assumptions(SpecModel):
     start_seconds: float
     gpu_speed: float
     row_cost: float
-    noise_ratio: float = Field(description="Coefficient of variation of a step and of a piece.")
+    noise_ratio: float = Field(description="Coefficient of variation of a step and of a chunk.")
     gpu_hour_price: float
     data_worker_hour_price: float
     is_priced: bool = Field(description="Whether a person gave the prices.")

@@ -87,7 +87,7 @@ def describe(simulation: Simulation) -> Iterator[tuple[str, str]]:
     yield (
         "Simulated",
         f"{format_duration(3600.0 * assumed.hours)} of training, {assumed.times} times, seed "
-        f"{assumed.seed}; pods start in {format_duration(assumed.start_seconds)}, steps and pieces "
+        f"{assumed.seed}; pods start in {format_duration(assumed.start_seconds)}, steps and chunks "
         f"vary by {format_percent(assumed.noise_ratio)}{_describe_factors(simulation)}",
     )
     yield "Prices", _describe_prices(simulation)

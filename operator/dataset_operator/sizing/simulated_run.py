@@ -19,13 +19,13 @@ from pipeline_runtime.config import HEADROOM, ExperimentSpec
 _STEP_SECONDS = 0.05
 # A simulated chunk takes one worker second, but is at most half a second of demand. It is larger if
 # chunks would otherwise come so fast that a simulation takes minutes.
-_PIECE_SECONDS = 1.0
-_MAX_PIECE_SECONDS_OF_DEMAND = 0.5
-_MAX_PIECES_PER_SECOND = 100.0
+_CHUNK_SECONDS = 1.0
+_MAX_CHUNK_SECONDS_OF_DEMAND = 0.5
+_MAX_CHUNKS_PER_SECOND = 100.0
 # With `preserveOrder` a chunk counts once a worker starts it; two for each worker, as in the
 # runtime.
-_PIECES_PER_WORKER = 2
-_CREDIT_PIECES = 32
+_CHUNKS_PER_WORKER = 2
+_CREDIT_CHUNKS = 32
 SECONDS_PER_HOUR = 3600.0
 
 
@@ -147,16 +147,16 @@ def _build_setting(
         row_seconds=1.0 / worker_rate,
         waits={"collate": step * collate * scale, "transfer": step * transfer * scale},
     )
-    piece = min(_PIECE_SECONDS, _MAX_PIECE_SECONDS_OF_DEMAND * need)
-    piece = max(piece, need / _MAX_PIECES_PER_SECOND)
+    chunk = min(_CHUNK_SECONDS, _MAX_CHUNK_SECONDS_OF_DEMAND * need)
+    chunk = max(chunk, need / _MAX_CHUNKS_PER_SECOND)
     is_read = sum(part.share for part in profile.steps if part.kind == "read")
-    credit = _PIECES_PER_WORKER * rules.max_workers if rules.is_ordered else 0
+    credit = _CHUNKS_PER_WORKER * rules.max_workers if rules.is_ordered else 0
     return Setting(
         rows=assumed.hours * SECONDS_PER_HOUR * demand,
         phases=(phase,),
         batch_rows=step * demand,
-        unit_rows=piece * worker_rate,
-        credit_units=max(_CREDIT_PIECES, credit),
+        unit_rows=chunk * worker_rate,
+        credit_units=max(_CREDIT_CHUNKS, credit),
         read_share=min(1.0, is_read),
         is_ordered=rules.is_ordered,
         start_seconds=assumed.start_seconds,

@@ -1,8 +1,8 @@
 """Readers that are processes of this machine, without Ray.
 
 They serve steps that call the user's Python, and trainers that threads would slow down. Each is a
-new Python (`reader_process`) at the end of a pipe. It gets calls for pieces and answers them in
-order. The pieces are in shared memory (`segments`), or come through the pipe where memory cannot be
+new Python (`reader_process`) at the end of a pipe. It gets calls for chunks and answers them in
+order. The chunks are in shared memory (`segments`), or come through the pipe where memory cannot be
 shared. A reader that dies is replaced. When this process ends, for whatever reason, the pipes close
 and the readers end; a second pipe, the lifeline, ends a reader whose code holds Python's lock.
 """
@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.reader_process import Answer, Failure, Free, Make, ReadAhead
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED
 from pipeline_runtime.feed.transport.wire import (
@@ -58,7 +58,7 @@ _PROGRAM = "from pipeline_runtime.feed.local.reader_process import main; main()"
 
 @dataclass(slots=True)
 class _Reader:
-    """A process that makes pieces."""
+    """A process that makes chunks."""
 
     process: subprocess.Popen[bytes]
     pipe: Connection
@@ -82,7 +82,7 @@ class ProcessPool:
         self._readers: dict[str, _Reader] = {}
         self._open: dict[int, str] = {}  # ticket of an unanswered call -> its reader
         self._answers: dict[int, Answer | Failure] = {}
-        self._dropped: set[int] = set()  # tickets whose pieces are no longer needed
+        self._dropped: set[int] = set()  # tickets whose chunks are no longer needed
         self._failed_starts = 0
         for _ in range(num_readers):
             self._start()
@@ -124,7 +124,7 @@ class ProcessPool:
                 self._readers[reader].pipe.send(message)
 
     def ask(self, reader: str, role: str, tasks: Sequence[Task], message: Make) -> int:
-        """Ask for pieces, and return the call's ticket."""
+        """Ask for chunks, and return the call's ticket."""
         ticket = next(self._tickets)
         self._open[ticket] = reader
         self.send(reader, replace(message, ticket=ticket, role=role, tasks=tuple(tasks)))
@@ -185,7 +185,7 @@ class ProcessPool:
         return answer
 
     def drop(self, ticket: int, reader: str) -> None:
-        """Drop a call; its pieces are freed once they are made."""
+        """Drop a call; its chunks are freed once they are made."""
         answer = self._answers.pop(ticket, None)
         if ticket in self._open:
             self._dropped.add(ticket)
@@ -205,7 +205,7 @@ class ProcessPool:
 
 
 def _is_in_memory_of(reader: _Reader, answer: Answer | Failure) -> bool:
-    """Return whether the pieces of an answer cannot be mapped once this reader is gone."""
+    """Return whether the chunks of an answer cannot be mapped once this reader is gone."""
     if isinstance(answer, Failure) or not isinstance(answer.block, SharedBlock):
         return False
     return answer.block.segment.process == reader.process.pid
@@ -266,7 +266,7 @@ class ProcessCrew:
         waited.production += time.perf_counter() - started
         return found
 
-    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece]:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Chunk]:
         started = time.perf_counter()
         reader = self._calls.pop(ticket)
         block = self._pool.take(ticket).block
@@ -275,7 +275,7 @@ class ProcessCrew:
         finally:
             waited.transfer += time.perf_counter() - started
 
-    def _unpack(self, block: Block, reader: str) -> Sequence[Piece]:
+    def _unpack(self, block: Block, reader: str) -> Sequence[Chunk]:
         if not isinstance(block, SharedBlock):
             return unpack(block)
         try:
@@ -317,7 +317,7 @@ class ProcessReaders:
             crew=ProcessCrew(self._pool, self.sending, owns_pool=False),
             role=role,
             groups=groups,
-            piece_rows=self.streams[role].piece_rows,
+            chunk_rows=self.streams[role].chunk_rows,
             in_order=in_order,
         )
 

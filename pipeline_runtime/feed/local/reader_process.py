@@ -1,7 +1,7 @@
-"""A process that makes pieces, and its messages; `process_readers` starts it.
+"""A process that makes chunks, and its messages; `process_readers` starts it.
 
 Its first thread takes messages, so it begins at once to read ahead, and notices at once that the
-trainer has ended. A second thread makes the pieces.
+trainer has ended. A second thread makes the chunks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from pipeline_runtime import errors
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.transport.segments import Segments
 from pipeline_runtime.feed.transport.wire import Block, Wire, pack_all, share
 from pipeline_runtime.importing import importing
@@ -31,7 +31,7 @@ from pipeline_runtime.importing import importing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Make:
-    """Pieces to make."""
+    """Chunks to make."""
 
     ticket: int = -1
     role: str = ""
@@ -44,7 +44,7 @@ class Make:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAhead:
-    """A piece whose rows are to be read while others are made: it is asked for next."""
+    """A chunk whose rows are to be read while others are made: it is asked for next."""
 
     role: str
     task: Task
@@ -59,7 +59,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The pieces of a call."""
+    """The chunks of a call."""
 
     ticket: int
     block: Block
@@ -96,11 +96,11 @@ _KINDS = (
 
 @dataclass(slots=True)
 class _Maker:
-    """Makes pieces, call after call."""
+    """Makes chunks, call after call."""
 
     pipe: Connection
     trainer: int  # the process that asks
-    maker: PieceMaker
+    maker: ChunkMaker
     calls: queue.SimpleQueue[Make | Free] = field(default_factory=queue.SimpleQueue)
     segments: Segments = field(default_factory=Segments)
 
@@ -122,25 +122,25 @@ class _Maker:
     def _answer(self, call: Make) -> Answer | Failure:
         self.segments.free(call.unused)
         try:
-            pieces = [self._make(call, *pair) for pair in zip_longest(call.tasks, call.tasks[1:])]
-            return Answer(ticket=call.ticket, block=self._pack(call, pieces))
+            chunks = [self._make(call, *pair) for pair in zip_longest(call.tasks, call.tasks[1:])]
+            return Answer(ticket=call.ticket, block=self._pack(call, chunks))
         except errors.LastmileError as error:
             kind = next(kind for kind in _KINDS if isinstance(error, kind))
             return Failure(ticket=call.ticket, kind=kind.__name__, message=str(error))
         except BaseException:  # noqa: BLE001 - the trainer raises it, KeyboardInterrupt included
             return Failure(ticket=call.ticket, kind="", message=traceback.format_exc())
 
-    def _make(self, call: Make, task: Task, following: Task | None) -> Piece:
+    def _make(self, call: Make, task: Task, following: Task | None) -> Chunk:
         if following is not None and following.group != task.group:
             self.maker.read_ahead(call.role, following, is_next=True)
         return self.maker.make(call.role, task)
 
-    def _pack(self, call: Make, pieces: Sequence[Piece]) -> Block:
+    def _pack(self, call: Make, chunks: Sequence[Chunk]) -> Block:
         if call.shares:
-            # If memory cannot be shared, or no more of it, pieces go through the pipe.
+            # If memory cannot be shared, or no more of it, chunks go through the pipe.
             with contextlib.suppress(OSError):
-                return share(pieces, self.segments, self.trainer, sparse=not call.fills)
-        return pack_all(pieces, call.wire)
+                return share(chunks, self.segments, self.trainer, sparse=not call.fills)
+        return pack_all(chunks, call.wire)
 
 
 def _end_with(lifeline: int) -> None:
@@ -161,7 +161,7 @@ def main() -> None:
     try:
         with importing():  # the steps of the streams, and the user's modules
             streams: dict[str, Stream] = pickle.loads(os.pread(file, os.fstat(file).st_size, 0))
-        maker = PieceMaker(streams.__getitem__)
+        maker = ChunkMaker(streams.__getitem__)
         makes = _Maker(pipe=pipe, trainer=os.getppid(), maker=maker)
         threading.Thread(target=makes.run, name="lastmile-reader", daemon=True).start()
         pipe.send(None)

@@ -10,7 +10,7 @@ that is alone on its machine begins with threads, and measures its share of time
     processes    it waits much: they make rows too slowly -> threads, until the end
 
 Processes start while the training goes on, and are asked once all of them run. Until then, and if
-they do not start, threads make the rows. While readers of one kind deliver the pieces that they
+they do not start, threads make the rows. While readers of one kind deliver the chunks that they
 were asked for, the other kind is asked for the next ones. The rows are the same.
 """
 
@@ -25,10 +25,10 @@ from typing import Final, Protocol
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.process_readers import ProcessCrew, ProcessReaders
 from pipeline_runtime.feed.local.thread_readers import ThreadCrew, ThreadReaders
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import Crew, ReaderFeed
 from pipeline_runtime.feed.reader_usage import WARMING_SECONDS
 from pipeline_runtime.plan.groups import Group
@@ -89,8 +89,8 @@ class SwitchingCrew:
         self._opener = opener or ThreadPoolExecutor(1, "lastmile-processes")
         self._opening: Future[Processes] | None = None
         self._processes: Processes | None = None  # while they are wanted
-        self._leaving: Crew | None = None  # unwanted processes that still owe pieces
-        self._asked: Crew = threads  # the crew to ask for the next pieces
+        self._leaving: Crew | None = None  # unwanted processes that still owe chunks
+        self._asked: Crew = threads  # the crew to ask for the next chunks
         self._may_try = True
         self._crews: dict[str, Crew] = {}  # by reader, former ones included
         self._tickets: dict[Hashable, str] = {}  # ticket of a call that was not taken -> its reader
@@ -158,7 +158,7 @@ class SwitchingCrew:
         return names
 
     def _give_up(self) -> None:
-        """Stop asking processes; they still deliver the pieces that they were asked for."""
+        """Stop asking processes; they still deliver the chunks that they were asked for."""
         self._leaving, self._processes, self._asked = self._processes, None, self._threads
 
     def worker(self, reader: str) -> str:
@@ -186,7 +186,7 @@ class SwitchingCrew:
             return ready
         return self._crews[self._tickets[others[0]]].wait(others, waited)
 
-    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece]:
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Chunk]:
         crew = self._crews[self._tickets.pop(ticket)]
         return crew.take(ticket, waited)
 
@@ -223,7 +223,7 @@ class SwitchingReaders:
             crew=SwitchingCrew(threads, self._open_processes, len(groups)),
             role=role,
             groups=groups,
-            piece_rows=self.threads.streams[role].piece_rows,
+            chunk_rows=self.threads.streams[role].chunk_rows,
             in_order=in_order,
         )
 

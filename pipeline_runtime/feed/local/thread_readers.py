@@ -13,9 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.plan.groups import Group
 
@@ -29,8 +29,8 @@ class ThreadCrew:
     call_seconds = 0.0  # a call costs next to nothing
 
     def __init__(self, streams: Mapping[str, Stream], num_threads: int) -> None:
-        self._makers = {f"thread-{i}": PieceMaker(streams.__getitem__) for i in range(num_threads)}
-        # One executor per maker, so that the pieces of a group are made one after another.
+        self._makers = {f"thread-{i}": ChunkMaker(streams.__getitem__) for i in range(num_threads)}
+        # One executor per maker, so that the chunks of a group are made one after another.
         self._threads = {name: ThreadPoolExecutor(1, f"lastmile-{name}") for name in self._makers}
 
     def readers(self) -> Sequence[str]:
@@ -51,10 +51,10 @@ class ThreadCrew:
         waited.production += time.perf_counter() - started
         return next((future for future in futures if future in done), None)
 
-    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Piece]:
+    def take(self, ticket: Hashable, waited: Waited) -> Sequence[Chunk]:
         assert isinstance(ticket, Future)
-        pieces: Sequence[Piece] = ticket.result()
-        return pieces
+        chunks: Sequence[Chunk] = ticket.result()
+        return chunks
 
     def lose(self, reader: str) -> None:
         raise AssertionError(f"a thread cannot be lost: {reader}")
@@ -93,6 +93,6 @@ class ThreadReaders:
             crew=ThreadCrew(self.streams, self.num_threads),
             role=role,
             groups=groups,
-            piece_rows=self.streams[role].piece_rows,
+            chunk_rows=self.streams[role].chunk_rows,
             in_order=in_order,
         )

@@ -1,9 +1,9 @@
 """Batches made by readers: mini-batches are cut and collated where their rows are made.
 
-Data workers do this work once per piece; the trainer's process would do it for each batch and
-column. The batches of a piece begin with its first row. Its remaining rows are joined with those of
-other pieces (`training.stream`). If the order of rows is fixed (`preserveOrder`), batches continue
-from piece to piece, so that only the trainer can cut them. The readers of `Pipeline.loader` are
+Data workers do this work once per chunk; the trainer's process would do it for each batch and
+column. The batches of a chunk begin with its first row. Its remaining rows are joined with those of
+other chunks (`training.stream`). If the order of rows is fixed (`preserveOrder`), batches continue
+from chunk to chunk, so that only the trainer can cut them. The readers of `Pipeline.loader` are
 threads of the trainer: they convert the rows in either case, and the trainer cuts views of arrays.
 """
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline_runtime.arrays.conversion import to_arrays
 from pipeline_runtime.arrays.cuts import num_rows_of, split_parts
 from pipeline_runtime.config import Training
-from pipeline_runtime.feed.pieces import Batches, Piece
+from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.plan.model import Delivery, StreamPlan
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
@@ -53,16 +53,16 @@ def batching_of(delivery: Delivery, stream: StreamPlan, training: Training) -> B
     )
 
 
-def make_ready(piece: Piece, batching: Batching) -> Piece:
-    """Return the piece with its table as batches. Raises TrainingError as `to_arrays` does."""
+def make_ready(chunk: Chunk, batching: Batching) -> Chunk:
+    """Return the chunk with its table as batches. Raises TrainingError as `to_arrays` does."""
     started = time.perf_counter()
-    table = piece.table
+    table = chunk.table
     parts = [
         to_arrays(
             part,
             weight_column=batching.weight_column,
             label_column=batching.label_column,
-            is_shared=piece.is_shared,
+            is_shared=chunk.is_shared,
         )
         for part in _parts(table, batching.batch_size)
     ]
@@ -82,8 +82,8 @@ def make_ready(piece: Piece, batching: Batching) -> Piece:
         is_counted=is_counted,
         once=tuple(batching.once),
     )
-    header = replace(piece.header, batching_seconds=time.perf_counter() - started)
-    return replace(piece, header=header, rows=made)
+    header = replace(chunk.header, batching_seconds=time.perf_counter() - started)
+    return replace(chunk, header=header, rows=made)
 
 
 def _parts(table: pa.Table, batch_size: int) -> list[pa.Table]:

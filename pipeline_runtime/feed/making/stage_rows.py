@@ -1,4 +1,4 @@
-"""The rows of a piece in a stage: a column is copied when a step reads it, or at the end.
+"""The rows of a chunk in a stage: a column is copied when a step reads it, or at the end.
 
 Columns that are equal within a request are stored once per request, as rows of their own in
 `requests`; each row knows its request's place among them. A step that reads no other column runs on
@@ -39,7 +39,7 @@ class _Column:
     """A column as it was read and as it is now; one of them at least."""
 
     field: pa.Field
-    read: pa.ChunkedArray | None  # of all rows of the piece; None of what a step made
+    read: pa.ChunkedArray | None  # of all rows of the chunk; None of what a step made
     now: pa.ChunkedArray | None  # of the rows that are left; None until something needs it
     _sized: pa.ChunkedArray | None = None
     _num_bytes: int = 0
@@ -56,7 +56,7 @@ class _Column:
 
 @dataclass(slots=True)
 class Rows:
-    """The rows of one piece that are left, and their columns; begin with `Rows.of`."""
+    """The rows of one chunk that are left, and their columns; begin with `Rows.of`."""
 
     num_rows: int
     columns: dict[str, _Column]

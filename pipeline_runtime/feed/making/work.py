@@ -1,4 +1,4 @@
-"""The work on one group, without Ray: read its units, run the steps, shuffle, yield pieces.
+"""The work on one group, without Ray: read its units, run the steps, shuffle, yield chunks.
 
 Every engine of the feed calls `read_group` for the first stage and `run_stage` for stages that run
 separately. The rows do not depend on the engine, the worker or the order.
@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from pipeline_runtime import hashing
 from pipeline_runtime.errors import LastmileError, SourceError, StepError
+from pipeline_runtime.feed.chunk import Chunk, Header, StepCount
 from pipeline_runtime.feed.making.found_requests import find_requests
 from pipeline_runtime.feed.making.stage_rows import Rows
-from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.kernels import select
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
@@ -54,33 +54,33 @@ class Place:
 def read_group(
     stream: StreamPlan,
     group: Group,
-    piece_rows: int,
-    first_piece: int = 0,
+    chunk_rows: int,
+    first_chunk: int = 0,
     *,
     looks_first: bool = False,
     reading: Executor | None = None,
-) -> Iterator[Piece]:
-    """Read a group and run the first stage on it, from a piece on: earlier ones are read over.
+) -> Iterator[Chunk]:
+    """Read a group and run the first stage on it, from a chunk on: earlier ones are read over.
 
     Args:
         looks_first: read what filters need, and the rest of the rows that are left; of groups that
-            are one whole piece, by plans that have a `first_look`. The rows are the same.
-        reading: what reads ahead, from now on: the first rows, and others while pieces are made of
+            are one whole chunk, by plans that have a `first_look`. The rows are the same.
+        reading: what reads ahead, from now on: the first rows, and others while chunks are made of
             those before. None: nothing is read before it is asked for.
 
     Raises SourceError or StepError, which name the file and rows.
     """
     look = None
-    can_look = _is_one_piece(group, piece_rows) and group.rows is None
+    can_look = _is_one_chunk(group, chunk_rows) and group.rows is None
     if looks_first and can_look:
         look = stream.first_look
-    parts = _read_pieces(stream, group, piece_rows, look.columns if look else None)
+    parts = _read_chunks(stream, group, chunk_rows, look.columns if look else None)
     if reading is not None:
-        at_once = None if _is_one_piece(group, piece_rows) else 1
+        at_once = None if _is_one_chunk(group, chunk_rows) else 1
         parts = _read_ahead(parts, reading, at_once)
     if look is not None:
         return _look_first(stream, look, group, parts)
-    return _make_pieces(stream, group, first_piece, parts)
+    return _make_chunks(stream, group, first_chunk, parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +132,9 @@ def _take(parts: Iterator[_Part], at_once: int | None) -> list[_Part]:
     return list(islice(parts, at_once))
 
 
-def _make_pieces(
-    stream: StreamPlan, group: Group, first_piece: int, parts: Iterator[_Part]
-) -> Iterator[Piece]:
+def _make_chunks(
+    stream: StreamPlan, group: Group, first_chunk: int, parts: Iterator[_Part]
+) -> Iterator[Chunk]:
     pending = next(parts, None)
     index = 0
     while pending is not None:
@@ -142,31 +142,31 @@ def _make_pieces(
         header = Header(
             epoch=group.epoch,
             group=group.index,
-            piece=index,
+            chunk=index,
             is_last=following is None,
             num_rows=pending.rows.num_rows,
             counts=(pending.count,),
             read_seconds=pending.read_seconds,
         )
-        if index >= first_piece:
+        if index >= first_chunk:
             yield _run_stage(stream, 0, header, pending.rows, pending.places)
         pending, index = following, index + 1
 
 
-def _is_one_piece(group: Group, piece_rows: int) -> bool:
-    return len(group.units) > 1 or group.units[0].num_rows <= piece_rows
+def _is_one_chunk(group: Group, chunk_rows: int) -> bool:
+    return len(group.units) > 1 or group.units[0].num_rows <= chunk_rows
 
 
 def _look_first(
     stream: StreamPlan, look: FirstLook, group: Group, parts: Iterator[_Part]
-) -> Iterator[Piece]:
-    """The group's only piece; of the other columns the rows are read that its filters leave."""
+) -> Iterator[Chunk]:
+    """The group's only chunk; of the other columns the rows are read that its filters leave."""
     [part] = parts
     rows, places, read, read_seconds = part.rows, part.places, part.count, part.read_seconds
     header = Header(
         epoch=group.epoch,
         group=group.index,
-        piece=0,
+        chunk=0,
         is_last=True,
         num_rows=rows.num_rows,
         counts=(),
@@ -232,10 +232,10 @@ def _num_bytes(part: SourceRows) -> int:
     return int(part.impressions.nbytes) + requests * part.num_rows // num_requests
 
 
-def _read_pieces(
-    stream: StreamPlan, group: Group, piece_rows: int, columns: Sequence[str] | None = None
+def _read_chunks(
+    stream: StreamPlan, group: Group, chunk_rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[_Part]:
-    """Read at most `piece_rows` rows at a time; a group of several units fits (see plan.groups)."""
+    """Read at most `chunk_rows` rows at a time; a group of several units fits (see plan.groups)."""
     wanted = stream.read_columns if columns is None else columns
     started = time.perf_counter()
     parts: list[SourceRows] = []
@@ -244,7 +244,7 @@ def _read_pieces(
     for unit in group.units:
         mine = _clip(range(unit.num_rows), group.row_range, first)
         first += unit.num_rows
-        for part, place in _read_unit(stream, unit, mine, piece_rows, wanted):
+        for part, place in _read_unit(stream, unit, mine, chunk_rows, wanted):
             parts.append(part)
             places.append(place)
             if len(group.units) == 1:
@@ -349,11 +349,11 @@ def name_of(step: PlannedStep) -> str:
     return f"{step.path} ({step.kind} {step.label})"
 
 
-def places_of(group: Group, header: Header, piece_rows: int) -> list[Place]:
-    """Return the places of the rows of a piece, for a stage that did not read them itself."""
+def places_of(group: Group, header: Header, chunk_rows: int) -> list[Place]:
+    """Return the places of the rows of a chunk, for a stage that did not read them itself."""
     is_cut = len(group.units) == 1
-    piece = group.row_range.start // piece_rows + header.piece
-    rows = range(piece * piece_rows, (piece + 1) * piece_rows)
+    chunk = group.row_range.start // chunk_rows + header.chunk
+    rows = range(chunk * chunk_rows, (chunk + 1) * chunk_rows)
     places, first = [], 0
     for unit in group.units:
         mine = _clip(range(unit.num_rows), group.row_range, first)
@@ -370,10 +370,10 @@ def places_of(group: Group, header: Header, piece_rows: int) -> list[Place]:
     return places
 
 
-def run_stage(stream: StreamPlan, index: int, piece: Piece, places: Sequence[Place] = ()) -> Piece:
-    """Run a later stage's steps on a piece; after the last its rows are shuffled and trimmed."""
-    rows = Rows.of(piece.table, kernels=stream.kernels)
-    return _run_stage(stream, index, piece.header, rows, places)
+def run_stage(stream: StreamPlan, index: int, chunk: Chunk, places: Sequence[Place] = ()) -> Chunk:
+    """Run a later stage's steps on a chunk; after the last its rows are shuffled and trimmed."""
+    rows = Rows.of(chunk.table, kernels=stream.kernels)
+    return _run_stage(stream, index, chunk.header, rows, places)
 
 
 def _run_stage(
@@ -383,7 +383,7 @@ def _run_stage(
     rows: Rows,
     places: Sequence[Place],
     done: Sequence[StepCount] = (),
-) -> Piece:
+) -> Chunk:
     """Run the stage's steps, but for the first ones that are done."""
     steps, counts = stream.stages[index].steps, list(done)
     if index == 0 and stream.first_look is not None:
@@ -402,7 +402,7 @@ def _run_stage(
         seconds = counts[-1].seconds + time.perf_counter() - started
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
     header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
-    return Piece(header=header, rows=table, is_shared=rows.requests is not None)
+    return Chunk(header=header, rows=table, is_shared=rows.requests is not None)
 
 
 def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:
@@ -410,7 +410,7 @@ def _share_in_runs(kept: Int64s | None, num_rows: Sequence[int]) -> float:
 
     Args:
         kept: places of those that are left, which ascend; None: all are.
-        num_rows: of the parts of row groups that the piece is of, in their order.
+        num_rows: of the parts of row groups that the chunk is of, in their order.
     """
     if kept is None:
         return 0.0
@@ -449,10 +449,10 @@ def _run_steps(
 
 
 def _shuffle(stream: StreamPlan, header: Header, rows: Rows) -> None:
-    """Permute a piece's rows, or its requests with their rows kept together."""
+    """Permute a chunk's rows, or its requests with their rows kept together."""
     if stream.shuffle.unit == "None" or rows.num_rows < 2:
         return
-    keys = (header.group, header.piece)
+    keys = (header.group, header.chunk)
     if stream.shuffle.unit == "Row":
         rows.pick(permutation(stream.seed, header.epoch, *keys, size=rows.num_rows))
         return

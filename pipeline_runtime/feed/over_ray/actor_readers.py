@@ -3,7 +3,7 @@
 `ReaderPool`, an actor beside the driver, keeps as many readers as the cluster has room for: a node
 that joins gets readers, a reader that died is replaced, and a reader whose node is drained gets no
 new calls and ends after the open ones. A rank gets the list of readers from the pool, and then
-calls the readers directly. Their pieces travel through the object store or, on the rank's own
+calls the readers directly. Their chunks travel through the object store or, on the rank's own
 machine, through shared memory. If the pool dies, its readers die too; Ray starts the pool again,
 and it starts other readers.
 """
@@ -23,10 +23,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline_runtime.arrays.packing import PackedBatch
 from pipeline_runtime.errors import FeedError, LastmileError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.reader_actor import AheadReader, Beside, Reader
-from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.compression import CodecChoice
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED, find_process_space
@@ -51,7 +51,7 @@ _START_SECONDS = 0.02
 # (benchmarks/scaling).
 _CALL_SECONDS = 0.5
 # Seconds after which an idle reader on a drained node ends: by then a rank that is not busy has the
-# new list of readers. A busy rank's call is lost, and another reader makes the piece.
+# new list of readers. A busy rank's call is lost, and another reader makes the chunk.
 _LEAVE_SECONDS = 3.0
 # The run ends after so many readers in a row that did not start: then the image or the user's
 # environment is broken, not a node.
@@ -273,8 +273,8 @@ class ActorCrew:
         # The node whose readers share their memory with this process.
         self._here = ray.get_runtime_context().get_node_id() if self._space is not None else None
         self._shared: dict[Hashable, str] = {}  # ticket of a call through shared memory -> reader
-        self._on_its_way = 0.0  # seconds waited for the transfer of the next piece
-        self._late: set[Hashable] = set()  # tickets whose pieces were made, but do not arrive
+        self._on_its_way = 0.0  # seconds waited for the transfer of the next chunk
+        self._late: set[Hashable] = set()  # tickets whose chunks were made, but do not arrive
         self._actors: dict[str, Any] = {}  # of the readers that can be asked
         self._handles: dict[str, Any] = {}  # of all readers, former ones included
         self._nodes: dict[str, str] = {}  # of all readers, former ones included
@@ -348,10 +348,10 @@ class ActorCrew:
         return reference
 
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
-        """See Crew. All finished pieces are pulled concurrently, not each when it is taken.
+        """See Crew. All finished chunks are pulled concurrently, not each when it is taken.
 
-        A late piece may be lost with its node: Ray reports it as ready once it knows that, 15 s
-        after a machine failed. Meanwhile this waits for the other pieces.
+        A late chunk may be lost with its node: Ray reports it as ready once it knows that, 15 s
+        after a machine failed. Meanwhile this waits for the other chunks.
         """
         pulled = _first(tickets, timeout=0.0, is_here=True)  # begins to pull all of them
         if pulled is not None:
@@ -376,11 +376,11 @@ class ActorCrew:
             self._late.update(made_too)
         return pulled
 
-    def take(self, ticket: Any, waited: Waited) -> Sequence[Piece]:
+    def take(self, ticket: Any, waited: Waited) -> Sequence[Chunk]:
         started = time.perf_counter()
         is_shared = ticket in self._shared
         try:
-            pieces = self._unpack(ray.get(ticket), self._shared.pop(ticket, ""))
+            chunks = self._unpack(ray.get(ticket), self._shared.pop(ticket, ""))
         except ray.exceptions.RayTaskError:
             raise  # the work itself failed, which the driver knows
         except ray.exceptions.RayError as error:
@@ -389,23 +389,23 @@ class ActorCrew:
             seconds, self._on_its_way = self._on_its_way, 0.0
             seconds += time.perf_counter() - started
             waited.transfer += seconds
-        for piece in pieces:
-            rows = piece.rows
+        for chunk in chunks:
+            rows = chunk.rows
             if isinstance(rows, Batches) and not is_shared:
                 undone = _undo_seconds(rows) if self._codecs.is_judging else 0.0
-                own = seconds / len(pieces)
+                own = seconds / len(chunks)
                 self._codecs.note(rows.codec, rows.num_bytes, own, undone, time.monotonic())
-        return pieces
+        return chunks
 
-    def _unpack(self, block: Block, reader: str) -> Sequence[Piece]:
+    def _unpack(self, block: Block, reader: str) -> Sequence[Chunk]:
         if not isinstance(block, SharedBlock):
             return unpack(block)
         try:
             return unpack_shared(block, MAPPED.open(reader, block.segment))
         except OSError:
-            pieces = unpack(ray.get(self._handles[reader].send.remote(block)))
+            chunks = unpack(ray.get(self._handles[reader].send.remote(block)))
             self._here = None  # no other segment could be mapped either
-            return pieces
+            return chunks
 
     def lose(self, reader: str) -> None:
         self._lost.add(reader)
@@ -415,7 +415,7 @@ class ActorCrew:
         self._actors, self._look, self._looked = {}, None, float("-inf")
 
     def close(self) -> None:
-        # The pool owns the readers. Ray frees the pieces that they still make for this rank with
+        # The pool owns the readers. Ray frees the chunks that they still make for this rank with
         # its tickets, and the readers free those in shared memory.
         for ticket, reader in self._shared.items():
             self._handles[reader].free.remote(ticket)
@@ -433,7 +433,7 @@ def _undo_seconds(rows: Batches) -> float:
 
 
 def _first(tickets: Sequence[Any], *, timeout: float, is_here: bool) -> Hashable | None:
-    """Return the first ticket whose pieces are made, or in this node's store, within a timeout."""
+    """Return the first ticket whose chunks are made, or in this node's store, within a timeout."""
     if not tickets:
         return None
     ready, _ = ray.wait(list(tickets), timeout=timeout, fetch_local=is_here)
@@ -446,7 +446,7 @@ class ActorReaders:
 
     pool: Any
     streams: Mapping[str, Any]  # references by role; the driver keeps the streams alive
-    piece_rows: int
+    chunk_rows: int
     sending: Sending = field(default_factory=Sending)
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
@@ -455,6 +455,6 @@ class ActorReaders:
             crew=ActorCrew(self.pool, self.streams, self.sending),
             role=role,
             groups=groups,
-            piece_rows=self.piece_rows,
+            chunk_rows=self.chunk_rows,
             in_order=in_order,
         )

@@ -1,8 +1,8 @@
 """The feed over Ray Data: one streaming execution per rank, whose tasks read groups.
 
 The dataset is a range of task numbers. Each task reads its share of the groups and yields their
-pieces; stages that run apart are a `map_batches` each; `streaming_split` brings the pieces to the
-trainer. All epochs are one execution, so the first pieces of the next epoch are made while this one
+chunks; stages that run apart are a `map_batches` each; `streaming_split` brings the chunks to the
+trainer. All epochs are one execution, so the first chunks of the next epoch are made while this one
 ends.
 """
 
@@ -23,8 +23,8 @@ from ray.util.annotations import RayDeprecationWarning
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan
@@ -32,13 +32,13 @@ from pipeline_runtime.plan.model import Stage, StreamPlan
 # Ray needs about a millisecond per task to set up an execution. With a bounded number of tasks the
 # time to the first batch does not grow with the table; a task then reads several groups in turn.
 MAX_TASKS = 1024
-# Any block with a row is larger than this, so Ray emits it at once, and a block is one piece.
-_ONE_PIECE_BLOCKS_BYTES = 1
+# Any block with a row is larger than this, so Ray emits it at once, and a block is one chunk.
+_ONE_CHUNK_BLOCKS_BYTES = 1
 # A task whose process dies is retried, since nodes come and go. Ray would retry for ever, even if
 # the rows themselves kill the process, as with a function that crashes.
 MAX_TASK_RETRIES = 10
-# Pieces that the trainer's process fetches ahead. Two hide the fetch; more only need memory.
-_PREFETCH_PIECES = 2
+# Chunks that the trainer's process fetches ahead. Two hide the fetch; more only need memory.
+_PREFETCH_CHUNKS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,44 +47,44 @@ class RayDataOptions:
 
     Attributes:
         labels: of the nodes that may work on them.
-        finish: called with every piece by the task of the last stage; see `making.maker.Stream`.
+        finish: called with every chunk by the task of the last stage; see `making.maker.Stream`.
     """
 
     preserve_order: bool = False
     broadcast: bool = True
     labels: dict[str, str] | None = None
-    finish: Callable[[Piece], Piece] | None = None
+    finish: Callable[[Chunk], Chunk] | None = None
 
 
 def build_dataset(
     stream: StreamPlan,
     groups: Sequence[Group],
-    piece_rows: int,
+    chunk_rows: int,
     options: RayDataOptions,
     on_failure: Callable[[LastmileError], None],
 ) -> ray.data.Dataset:
-    """Build a lazy dataset whose blocks are the packed pieces of these groups, in their order."""
+    """Build a lazy dataset whose blocks are the packed chunks of these groups, in their order."""
     if options.broadcast:
         stream = broadcast_side_tables(stream)
     num_tasks, share = cut_into_tasks(len(groups))
     held = ray.put((stream, tuple(groups)))
     last = len(stream.stages) - 1
 
-    def finish(index: int, piece: Piece) -> Piece:
-        return options.finish(piece) if options.finish and index == last else piece
+    def finish(index: int, chunk: Chunk) -> Chunk:
+        return options.finish(chunk) if options.finish and index == last else chunk
 
     def read(block: pa.Table) -> Iterator[pa.Table]:
         plan, all_groups = ray.get(held)
         for task in block.column("id").to_pylist():
             for group in all_groups[task * share : (task + 1) * share]:
                 with reporting(on_failure):
-                    for piece in read_group(plan, group, piece_rows):
-                        yield pack(finish(0, piece))
+                    for chunk in read_group(plan, group, chunk_rows):
+                        yield pack(finish(0, chunk))
 
     dataset = ray.data.range(num_tasks, override_num_blocks=num_tasks)
     dataset = _map(dataset, read, stream.stages[0])
     for index in range(1, len(stream.stages)):
-        function = _stage_function(held, index, piece_rows, on_failure, partial(finish, index))
+        function = _stage_function(held, index, chunk_rows, on_failure, partial(finish, index))
         dataset = _map(dataset, function, stream.stages[index])
     _configure(dataset.context, options)
     return dataset
@@ -99,18 +99,18 @@ def cut_into_tasks(num_groups: int) -> tuple[int, int]:
 def _stage_function(
     held: Any,
     index: int,
-    piece_rows: int,
+    chunk_rows: int,
     on_failure: Callable[[LastmileError], None],
-    finish: Callable[[Piece], Piece],
+    finish: Callable[[Chunk], Chunk],
 ) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
         plan, all_groups = ray.get(held)
         by_key = {(group.epoch, group.index): group for group in all_groups}
-        for piece in unpack(block):
-            group = by_key[piece.header.epoch, piece.header.group]
-            places = places_of(group, piece.header, piece_rows)
+        for chunk in unpack(block):
+            group = by_key[chunk.header.epoch, chunk.header.group]
+            places = places_of(group, chunk.header, chunk_rows)
             with reporting(on_failure):
-                yield pack(finish(run_stage(plan, index, piece, places)))
+                yield pack(finish(run_stage(plan, index, chunk, places)))
 
     return run
 
@@ -158,7 +158,7 @@ def _task_resources(resources: MapResources | None) -> dict[str, Any]:
 
 
 def _configure(context: ray.data.DataContext, options: RayDataOptions) -> None:
-    context.target_max_block_size = _ONE_PIECE_BLOCKS_BYTES
+    context.target_max_block_size = _ONE_CHUNK_BLOCKS_BYTES
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.execution_options.preserve_order = options.preserve_order
@@ -194,18 +194,18 @@ def _broadcast(transform: Any) -> Any:
 
 
 class RayDataFeed:
-    """Pieces of one rank's dataset, with the time spent waiting for them."""
+    """Chunks of one rank's dataset, with the time spent waiting for them."""
 
     def __init__(self, iterator: ray.data.DataIterator) -> None:
         self._iterator = iterator
 
-    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
-        """Yield pieces as they are made; add the seconds blocked on each stage to `waited`."""
+    def chunks(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Chunk]:
+        """Yield chunks as they are made; add the seconds blocked on each stage to `waited`."""
         blocks = iter(
             self._iterator.iter_batches(
                 batch_size=None,  # type: ignore[arg-type]  # documented, not annotated
                 batch_format="pyarrow",
-                prefetch_batches=_PREFETCH_PIECES,
+                prefetch_batches=_PREFETCH_CHUNKS,
             )
         )
         while True:

@@ -1,6 +1,6 @@
-"""The Ray actor that makes pieces: one process, one call at a time (`actor_readers`).
+"""The Ray actor that makes chunks: one process, one call at a time (`actor_readers`).
 
-If the plan reads ahead, the actor has a second thread for calls that name its next piece early.
+If the plan reads ahead, the actor has a second thread for calls that name its next chunk early.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow as pa
 import ray
 
 from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.making.maker import PieceMaker
-from pipeline_runtime.feed.pieces import Piece
+from pipeline_runtime.feed.making.maker import ChunkMaker
 from pipeline_runtime.feed.transport.segments import Segments, find_process_space
 from pipeline_runtime.feed.transport.wire import Block, SharedBlock, Wire, as_block, pack_all, share
 
@@ -39,11 +39,11 @@ class Reader:
     """The actor's class.
 
     Attributes:
-        maker: the class that makes its pieces; benchmarks use a slower one.
+        maker: the class that makes its chunks; benchmarks use a slower one.
         concurrency_groups: further threads for calls, for `ray.remote`.
     """
 
-    maker: type[PieceMaker] = PieceMaker
+    maker: type[ChunkMaker] = ChunkMaker
     concurrency_groups: Mapping[str, int] = MappingProxyType({})
 
     def __init__(
@@ -59,7 +59,7 @@ class Reader:
     def make(
         self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
     ) -> Block:
-        """Make pieces and pack them; report a failure to the driver before Ray wraps it.
+        """Make chunks and pack them; report a failure to the driver before Ray wraps it.
 
         Args:
             beside: the rank that asks, if it is on this machine and shares memory.
@@ -67,29 +67,29 @@ class Reader:
         if beside is not None:
             self._segments.free(beside.unused)
         try:
-            pieces = [self._make(role, *pair) for pair in zip_longest(tasks, tasks[1:])]
+            chunks = [self._make(role, *pair) for pair in zip_longest(tasks, tasks[1:])]
         except LastmileError as error:
             self._on_failure(error)
             raise
         if beside is not None and beside.space == find_process_space():
-            # If memory cannot be shared, or no more of it, pieces go through Ray.
+            # If memory cannot be shared, or no more of it, chunks go through Ray.
             with contextlib.suppress(OSError):
-                return share(pieces, self._segments, beside.rank, sparse=beside.sparse)
-        return pack_all(pieces, wire)
+                return share(chunks, self._segments, beside.rank, sparse=beside.sparse)
+        return pack_all(chunks, wire)
 
-    def _make(self, role: str, task: Task, following: Task | None) -> Piece:
+    def _make(self, role: str, task: Task, following: Task | None) -> Chunk:
         if following is not None and following.group != task.group:
             self._maker.read_ahead(role, following, is_next=True)
         return self._maker.make(role, task)
 
     def send(self, block: SharedBlock) -> pa.Table:
-        """Return pieces of shared memory through Ray, for a rank that cannot map it."""
+        """Return chunks of shared memory through Ray, for a rank that cannot map it."""
         payload = pa.py_buffer(self._segments.read(block.segment).tobytes())
         self.free(block)
         return as_block(block.headers, block.starts, payload)
 
     def free(self, block: Block) -> None:
-        """Free the shared memory of pieces that no rank will take."""
+        """Free the shared memory of chunks that no rank will take."""
         if isinstance(block, SharedBlock):
             self._segments.free([block.segment.name])
 
@@ -101,5 +101,5 @@ class AheadReader(Reader):
 
     @ray.method(concurrency_group=_AHEAD)
     def read_ahead(self, role: str, task: Task) -> None:
-        """Begin to read the rows of the next piece while another one is made."""
+        """Begin to read the rows of the next chunk while another one is made."""
         self._maker.read_ahead(role, task)

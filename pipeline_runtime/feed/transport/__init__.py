@@ -1,1 +1,1 @@
-"""The transport of pieces from a reader to a rank: wire format, shared memory, compression."""
+"""The transport of chunks from a reader to a rank: wire format, shared memory, compression."""

@@ -1,9 +1,9 @@
-"""Chooses the codec of pieces on their way to a trainer, by the trainer's time.
+"""Chooses the codec of chunks on their way to a trainer, by the trainer's time.
 
 A codec costs processor time of readers, which can be added, and time of the trainer to decompress;
 it saves time on the network. So with `Auto` nothing is compressed until the trainer waits for
-pieces that are already made. Then each codec is tried in turn, and the one with the fewest seconds
-per byte, for transfer and decompression, is kept for a while. Each rank decides for its own pieces.
+chunks that are already made. Then each codec is tried in turn, and the one with the fewest seconds
+per byte, for transfer and decompression, is kept for a while. Each rank decides for its own chunks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# Pieces over which a codec is measured.
+# Chunks over which a codec is measured.
 _WINDOW = 8
-# Pieces for which a choice is kept.
+# Chunks for which a choice is kept.
 _HOLD = 512
 # Codecs are tried once transfers take more than this share of the trainer's time.
 MAX_TRANSFER_SHARE = 0.05
@@ -27,14 +27,14 @@ CODECS: Mapping[str, tuple[str | None, ...]] = MappingProxyType(
 
 @dataclass(slots=True)
 class _Cost:
-    """The cost of one codec for the pieces of its turn."""
+    """The cost of one codec for the chunks of its turn."""
 
-    pieces: int = 0
+    chunks: int = 0
     num_bytes: int = 0
     seconds: float = 0.0
 
     def add(self, num_bytes: int, seconds: float) -> None:
-        self.pieces += 1
+        self.chunks += 1
         self.num_bytes += num_bytes
         self.seconds += seconds
 
@@ -45,16 +45,16 @@ class _Cost:
 
 @dataclass(slots=True)
 class CodecChoice:
-    """The choice of the codec for the next pieces.
+    """The choice of the codec for the next chunks.
 
     Args:
         setting: `pipelineOptions.compression`.
     """
 
     setting: str
-    codec: str | None = field(init=False)  # of the pieces to be asked for
+    codec: str | None = field(init=False)  # of the chunks to be asked for
     _costs: dict[str | None, _Cost] = field(init=False, default_factory=dict)
-    _left: int = field(init=False, default=0)  # pieces for which the choice is still kept
+    _left: int = field(init=False, default=0)  # chunks for which the choice is still kept
     _since: float | None = field(init=False, default=None)
     _waited: float = field(init=False, default=0.0)
 
@@ -63,16 +63,16 @@ class CodecChoice:
 
     @property
     def is_judging(self) -> bool:
-        """Return whether the cost of the next piece is measured."""
+        """Return whether the cost of the next chunk is measured."""
         return len(CODECS[self.setting]) > 1 and self._left == 0
 
     def note(
         self, codec: str | None, num_bytes: int, waited: float, undone: float, now: float
     ) -> None:
-        """Count a piece that has arrived.
+        """Count a chunk that has arrived.
 
         Args:
-            codec: the codec of the piece.
+            codec: the codec of the chunk.
             num_bytes: uncompressed size of its rows.
             waited: seconds that the trainer was blocked on its transfer.
             undone: seconds that the trainer needs to decompress it.
@@ -90,7 +90,7 @@ class CodecChoice:
         self._waited += waited + undone
         cost = self._costs.setdefault(codec, _Cost())
         cost.add(num_bytes, waited + undone)
-        if cost.pieces >= _WINDOW:
+        if cost.chunks >= _WINDOW:
             self._decide(now)
 
     def _decide(self, now: float) -> None:

@@ -1,6 +1,6 @@
-"""Shared memory in which a reader passes pieces to a rank on the same machine.
+"""Shared memory in which a reader passes chunks to a rank on the same machine.
 
-A reader writes the pieces of a call into a segment, an anonymous file (`memfd`). The rank maps it
+A reader writes the chunks of a call into a segment, an anonymous file (`memfd`). The rank maps it
 through `/proc` and returns writable views of it. Ray's store would cost one more copy in the
 reader, and one in the rank, since its batches are read-only. After the last view of a segment is
 released, the rank reports that with its next call, and the reader writes to the segment again:
@@ -30,7 +30,7 @@ from pipeline_runtime.arrays.packing import Bytes
 
 # Python has no memfd if it was built for an old C library.
 CAN_SHARE: Final = sys.platform == "linux" and hasattr(os, "memfd_create")
-# A segment is larger by this factor than needed, since the next piece may be a little larger.
+# A segment is larger by this factor than needed, since the next chunk may be a little larger.
 _SPARE: Final = 1.125
 
 

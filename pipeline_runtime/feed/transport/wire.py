@@ -1,9 +1,9 @@
-"""The wire format of pieces: a `Block`, which has the headers and the bytes of several pieces.
+"""The wire format of chunks: a `Block`, which has the headers and the bytes of several chunks.
 
-A block is a table with one row per piece, whose bytes are one large_binary value: an Arrow IPC
+A block is a table with one row per chunk, whose bytes are one large_binary value: an Arrow IPC
 stream of a table, or the parts of `Batches`, which are the hashes, the marks of the rows that count
 and the buffer of every batch (`arrays.packing`). So Ray never slices, concatenates or copies
-columns, a group without remaining rows still arrives, and unpacked pieces are views of the block's
+columns, a group without remaining rows still arrives, and unpacked chunks are views of the block's
 memory. For a rank on the reader's machine the same bytes are in shared memory (`segments`). Its
 block is a `SharedBlock`: the headers, and the place of the bytes.
 """
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pipeline_runtime.arrays.conversion import Array
 from pipeline_runtime.arrays.packing import Bytes, PackedBatch, Packer, Parts, Slot
-from pipeline_runtime.feed.pieces import Batches, Header, Piece, StepCount
+from pipeline_runtime.feed.chunk import Batches, Chunk, Header, StepCount
 from pipeline_runtime.feed.transport.segments import Segment, Segments
 from pipeline_runtime.plan.model import Plan
 
@@ -38,7 +38,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sending:
-    """Options of the calls for pieces, and of sending their batches."""
+    """Options of the calls for chunks, and of sending their batches."""
 
     sparse: bool = False  # pipelineOptions.debug.sparse
     compression: str = "None"  # pipelineOptions.compression
@@ -67,34 +67,34 @@ class Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedBlock:
-    """Pieces whose bytes are in shared memory."""
+    """Chunks whose bytes are in shared memory."""
 
     headers: Sequence[str]
-    starts: Sequence[int]  # of each piece in the segment
+    starts: Sequence[int]  # of each chunk in the segment
     segment: Segment
 
 
-# Pieces as they are sent: all their bytes, or where these are in shared memory.
+# Chunks as they are sent: all their bytes, or where these are in shared memory.
 Block: TypeAlias = pa.Table | SharedBlock
 
 
-def pack(piece: Piece, wire: Wire | None = None) -> pa.Table:
-    """Pack a piece as a block of one row."""
-    return pack_all([piece], wire)
+def pack(chunk: Chunk, wire: Wire | None = None) -> pa.Table:
+    """Pack a chunk as a block of one row."""
+    return pack_all([chunk], wire)
 
 
-def pack_all(pieces: Sequence[Piece], wire: Wire | None = None) -> pa.Table:
-    """Pack at least one piece as a block of a row each; all their bytes are one buffer."""
-    headers, starts, parts = _lay_out(pieces, wire or Wire())
+def pack_all(chunks: Sequence[Chunk], wire: Wire | None = None) -> pa.Table:
+    """Pack at least one chunk as a block of a row each; all their bytes are one buffer."""
+    headers, starts, parts = _lay_out(chunks, wire or Wire())
     payload = pa.allocate_buffer(parts.num_bytes)
     parts.write(np.frombuffer(payload, dtype=np.uint8))
     return as_block(headers, starts, payload)
 
 
 def share(
-    pieces: Sequence[Piece], segments: Segments, rank: int, *, sparse: bool = False
+    chunks: Sequence[Chunk], segments: Segments, rank: int, *, sparse: bool = False
 ) -> SharedBlock:
-    """Write pieces to memory that the process of a rank shares.
+    """Write chunks to memory that the process of a rank shares.
 
     Args:
         sparse: leave out the padding, which a GPU adds itself; a rank without one would copy once
@@ -102,30 +102,30 @@ def share(
 
     Raises OSError if no memory can be shared.
     """
-    headers, starts, parts = _lay_out(pieces, Wire(sparse=sparse))
+    headers, starts, parts = _lay_out(chunks, Wire(sparse=sparse))
     segment, memory = segments.take(parts.num_bytes, rank)
     parts.write(memory)
     return SharedBlock(headers=headers, starts=starts, segment=segment)
 
 
-def _lay_out(pieces: Sequence[Piece], wire: Wire) -> tuple[list[str], list[int], Parts]:
-    """Return the headers of pieces, the start of each in one buffer, and the buffer's parts."""
+def _lay_out(chunks: Sequence[Chunk], wire: Wire) -> tuple[list[str], list[int], Parts]:
+    """Return the headers of chunks, the start of each in one buffer, and the buffer's parts."""
     parts = Parts()
     headers, starts = [], []
-    for piece in pieces:
-        fields = asdict(piece.header)
-        if isinstance(piece.rows, Batches):
-            fields["batches"], own = _lay_out_batches(piece.rows, wire)
+    for chunk in chunks:
+        fields = asdict(chunk.header)
+        if isinstance(chunk.rows, Batches):
+            fields["batches"], own = _lay_out_batches(chunk.rows, wire)
             starts.append(parts.add(own.num_bytes, own.write))
         else:
-            fields["result"] = piece.result
-            starts.append(_add_table(parts, piece.rows))
+            fields["result"] = chunk.result
+            starts.append(_add_table(parts, chunk.rows))
         headers.append(json.dumps(fields))
     return headers, starts, parts
 
 
 def as_block(headers: Sequence[str], starts: Sequence[int], payload: pa.Buffer) -> pa.Table:
-    """Return a block with a row per piece, whose bytes begin at these places of the payload."""
+    """Return a block with a row per chunk, whose bytes begin at these places of the payload."""
     offsets = pa.py_buffer(np.array([*starts, payload.size], dtype=np.int64))
     buffers = [None, offsets, payload]
     values = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(headers), buffers)
@@ -182,16 +182,16 @@ def _add_batch(parts: Parts, packer: Packer, codec: str | None) -> list[int]:
     return _add(parts, np.frombuffer(compressed, dtype=np.uint8))
 
 
-def unpack(block: pa.Table) -> list[Piece]:
-    """Unpack the pieces of a block."""
+def unpack(block: pa.Table) -> list[Chunk]:
+    """Unpack the chunks of a block."""
     headers = block.column("header").to_pylist()
     payloads = [p for chunk in block.column("payload").chunks for p in _payloads(chunk)]
     pairs = zip(headers, payloads, strict=True)
     return [_unpack(header, np.frombuffer(payload, dtype=np.uint8)) for header, payload in pairs]
 
 
-def unpack_shared(block: SharedBlock, memory: Bytes) -> list[Piece]:
-    """Unpack the pieces of a block as views of the bytes of its segment."""
+def unpack_shared(block: SharedBlock, memory: Bytes) -> list[Chunk]:
+    """Unpack the chunks of a block as views of the bytes of its segment."""
     cuts = pairwise([*block.starts, len(memory)])
     pairs = zip(block.headers, cuts, strict=True)
     return [_unpack(header, memory[start:end]) for header, (start, end) in pairs]
@@ -204,7 +204,7 @@ def _payloads(chunk: pa.LargeBinaryArray) -> list[pa.Buffer]:
     return [data.slice(start, end - start) for start, end in pairwise(cuts.tolist())]
 
 
-def _unpack(header_json: str, memory: Bytes) -> Piece:
+def _unpack(header_json: str, memory: Bytes) -> Chunk:
     fields = json.loads(header_json)
     batches, result = fields.pop("batches", None), fields.pop("result", "")
     counts = tuple(StepCount(**count) for count in fields.pop("counts"))
@@ -214,7 +214,7 @@ def _unpack(header_json: str, memory: Bytes) -> Piece:
         rows = pa.ipc.open_stream(pa.py_buffer(memory)).read_all()
     else:
         rows = _unpack_batches(batches, memory)
-    return Piece(header=header, rows=rows, result=result)
+    return Chunk(header=header, rows=rows, result=result)
 
 
 def _unpack_batches(fields: dict[str, Any], memory: Bytes) -> Batches:

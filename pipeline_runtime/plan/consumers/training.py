@@ -127,7 +127,7 @@ def _then(plan: Plan) -> str:
 
 def _delivery(plan: Plan) -> str:
     delivery = plan.delivery
-    calls = "several short pieces a call" if delivery.batched_calls else "a piece a call"
+    calls = "several short chunks a call" if delivery.batched_calls else "a chunk a call"
     calls += ", in shared memory on one machine" if delivery.shared_memory else ""
     if not delivery.is_ready:
         return (

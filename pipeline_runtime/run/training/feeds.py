@@ -12,13 +12,13 @@ from pipeline_runtime.training.ranks.worker import WorkerPlan
 
 
 def build_streams(run: PreparedRun) -> dict[str, Stream]:
-    """Return the streams that readers make pieces of, by their role."""
+    """Return the streams that readers make chunks of, by their role."""
     plans = {"training": run.plan.training, "evaluation": run.plan.evaluation}
     training = run.experiment.spec.training
     return {
         role: Stream(
             plan=plan,
-            piece_rows=run.piece_rows,
+            chunk_rows=run.chunk_rows,
             batching=batching_of(run.plan.delivery, plan, training),
         )
         for role, plan in plans.items()

@@ -211,7 +211,7 @@ def _build_feeds(
             for role, stream in streams.items()
         }
     pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
-    readers = ActorReaders(pool=pool, streams=held, piece_rows=run.piece_rows, sending=sending)
+    readers = ActorReaders(pool=pool, streams=held, chunk_rows=run.chunk_rows, sending=sending)
     return readers, {}
 
 
@@ -221,7 +221,7 @@ def _datasets(run: PreparedRun, monitor: Any, labels: dict[str, str] | None) -> 
             preserve_order=ordered, broadcast=run.plan.broadcast, labels=labels
         )
         return build_dataset(
-            stream, groups, run.piece_rows, data_options, failure_reporter(monitor)
+            stream, groups, run.chunk_rows, data_options, failure_reporter(monitor)
         )
 
     datasets = {

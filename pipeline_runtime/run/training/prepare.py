@@ -50,7 +50,7 @@ class PreparedRun:
     world_size: int
     groups: tuple[tuple[Group, ...], ...]  # per rank: remaining groups of all epochs
     evaluation_groups: tuple[tuple[Group, ...], ...]
-    piece_rows: int
+    chunk_rows: int
     positions: tuple[Position, ...]
     resume: CheckpointHeader | None
     identity: RunIdentity
@@ -102,7 +102,7 @@ def prepare_run(
         run_config=run_config(experiment),
         preserve_order=plan.preserve_order,
         data_digest=digest_units(plan.training),
-        piece_rows=plan.training.piece_rows,
+        chunk_rows=plan.training.chunk_rows,
     )
     root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
         experiment.metadata.name
@@ -116,17 +116,17 @@ def prepare_run(
         check_not_complete(_run_location(store), header.uri)
     _check_same_data(header, identity)
     if header is not None:
-        identity = replace(identity, attempt=header.attempt + 1, piece_rows=header.piece_rows)
+        identity = replace(identity, attempt=header.attempt + 1, chunk_rows=header.chunk_rows)
     positions = _positions(header, world_size, preserve_order=plan.preserve_order)
-    piece_rows = identity.piece_rows
-    groups = [_rank_groups(plan, experiment, positions, piece_rows, r) for r in range(world_size)]
+    chunk_rows = identity.chunk_rows
+    groups = [_rank_groups(plan, experiment, positions, chunk_rows, r) for r in range(world_size)]
     return PreparedRun(
         experiment=experiment,
         plan=plan,
         world_size=world_size,
         groups=tuple(groups),
-        evaluation_groups=_evaluation_groups(plan.evaluation, piece_rows, world_size),
-        piece_rows=piece_rows,
+        evaluation_groups=_evaluation_groups(plan.evaluation, chunk_rows, world_size),
+        chunk_rows=chunk_rows,
         positions=tuple(positions),
         resume=header,
         identity=identity,
@@ -249,21 +249,21 @@ def _positions(
 
 
 def _rank_groups(
-    plan: Plan, experiment: DatasetExperiment, positions: list[Position], piece_rows: int, rank: int
+    plan: Plan, experiment: DatasetExperiment, positions: list[Position], chunk_rows: int, rank: int
 ) -> tuple[Group, ...]:
     """Return a rank's remaining groups; of R ranks, rank j mod R owns group j of an epoch."""
     stream, position = plan.training, positions[rank]
     left: list[Group] = []
     for epoch in range(position.epoch, experiment.spec.training.epochs):
-        mine = stream.groups(epoch, piece_rows)[rank :: len(positions)]
+        mine = stream.groups(epoch, chunk_rows)[rank :: len(positions)]
         left += [g for g in mine if epoch != position.epoch or g.index not in position.done]
     return tuple(left)
 
 
 def _evaluation_groups(
-    stream: StreamPlan | None, piece_rows: int, world_size: int
+    stream: StreamPlan | None, chunk_rows: int, world_size: int
 ) -> tuple[tuple[Group, ...], ...]:
     if stream is None:
         return tuple(() for _ in range(world_size))
-    groups = stream.groups(0, piece_rows)
+    groups = stream.groups(0, chunk_rows)
     return tuple(tuple(groups[rank::world_size]) for rank in range(world_size))

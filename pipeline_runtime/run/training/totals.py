@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline_runtime import report
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.feed.pieces import StepCount, add_counts
+from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.monitor import HistoryPoint, MonitorState, RankSnapshot
 from pipeline_runtime.run.phases import Phases

@@ -1,6 +1,6 @@
 """Writers on the data workers of a Ray cluster.
 
-Readers are those of a training (`feed.over_ray`): each stores the rows of its pieces itself, and
+Readers are those of a training (`feed.over_ray`): each stores the rows of its chunks itself, and
 only a record of them comes back. The merge's tasks are tasks of Ray on the same nodes, after the
 readers have left their CPUs. What a lost worker was doing is done again by another one.
 """
@@ -75,7 +75,7 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
             feed = ActorReaders(
                 pool=pool,
                 streams=held,
-                piece_rows=stream.piece_rows,
+                chunk_rows=stream.chunk_rows,
                 sending=Sending.of(plan),
             )
             # Readers end with their pool, and leave their CPUs to the merge.
@@ -122,7 +122,7 @@ def _report(failures: Any, error: LastmileError) -> None:
 
 
 def _ignore(error: LastmileError) -> None:
-    """The driver itself takes the pieces, and with them each failure."""
+    """The driver itself takes the chunks, and with them each failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class _Datasets:
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Feed:
         stream = self.stream
         dataset = build_dataset(
-            stream.plan, groups, stream.piece_rows, self.options, self.on_failure
+            stream.plan, groups, stream.chunk_rows, self.options, self.on_failure
         )
         return RayDataFeed(dataset.iterator())
 

@@ -22,7 +22,7 @@ from pipeline_runtime.output.job import Progress
 _PHASES = ("Spooling", "Merging", "Committing", "Committed")
 # As of a training, whose trainers wait for these.
 _STAGES = ("production", "transfer", "batching", "collate")
-# Rates are of so many seconds: long enough for a few large pieces.
+# Rates are of so many seconds: long enough for a few large chunks.
 WINDOW_SECONDS = 30.0
 # Part of a run's progress that is its spool, which reads and computes; a merge only copies.
 _SPOOL_SHARE = 0.75
@@ -124,7 +124,7 @@ class WritingCollector(Collector):
 def _build_totals(progress: Progress, stored: int) -> Iterator[Metric]:
     """Yield the totals that the autoscaler reads; see `metrics.RunCollector`."""
     yield _count("lastmile_run_rows", "Rows that data workers stored.", stored)
-    yield _count("lastmile_run_steps", "Pieces of rows that were recorded.", progress.pieces)
+    yield _count("lastmile_run_steps", "Chunks of rows that were recorded.", progress.chunks)
     loop = progress.spooling_seconds
     yield _count("lastmile_run_loop_seconds", "Seconds since the attempt began to spool.", loop)
     waits = CounterMetricFamily(

@@ -73,7 +73,7 @@ def prepare_writing(
             run_hash=found,
             run_config=run_config(experiment),
             data_digest=digest_units(plan.main),
-            piece_rows=plan.main.piece_rows,
+            chunk_rows=plan.main.chunk_rows,
         ),
         is_mine=is_mine,
         resume=options.resume,
@@ -177,8 +177,8 @@ class WritingRun:
             columns=tuple(plan.main.output_schema.names),
             partition_by=job.target.partition_by,
         )
-        piece_rows = job.record.piece_rows
-        stream = Stream(plan=plan.main, piece_rows=piece_rows, finish=spooler)
+        chunk_rows = job.record.chunk_rows
+        stream = Stream(plan=plan.main, chunk_rows=chunk_rows, finish=spooler)
 
         def on_progress(progress: Progress) -> None:
             self.collector.update(progress)
@@ -190,7 +190,7 @@ class WritingRun:
                 raise Stopped
 
         on_progress(job.progress)
-        job.write(lambda: self._open_writers(stream), plan.main.groups(0, piece_rows), on_progress)
+        job.write(lambda: self._open_writers(stream), plan.main.groups(0, chunk_rows), on_progress)
 
     def _open_writers(self, stream: Stream) -> AbstractContextManager[Writers]:
         """Open writers in this process and beside it, or over Ray."""

@@ -39,7 +39,7 @@ class CheckpointHeader:
     sha256: str
     data_digest: str = ""  # of the row groups that the positions count
     attempt: int = 1  # the attempt that wrote it
-    piece_rows: int  # the positions count pieces of at most this many rows
+    chunk_rows: int  # the positions count chunks of at most this many rows
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class CheckpointHeader:
             "sha256": self.sha256,
             "dataDigest": self.data_digest,
             "attempt": self.attempt,
-            "pieceRows": self.piece_rows,
+            "pieceRows": self.chunk_rows,
         }
         body = json.dumps(value).encode()
         digest = hashlib.sha256(body).hexdigest()
@@ -77,7 +77,7 @@ class RunIdentity:
     preserve_order: bool
     data_digest: str  # of the row groups that the position counts
     attempt: int = 1  # rises with every resume
-    piece_rows: int = 0  # the position counts pieces of at most this many rows
+    chunk_rows: int = 0  # the position counts chunks of at most this many rows
 
 
 # A count of rows or bytes, which fits into 64 bits.
@@ -99,7 +99,8 @@ class _Checksum(_Model):
 class _OpenGroup(_Model):
     rows: dict[_Index, _Count]
     whole: list[_Count]
-    num_pieces: _Count | None
+    # Checkpoints keep the earlier name of chunks.
+    num_chunks: Annotated[_Count | None, Field(alias="numPieces")]
 
 
 class _Position(_Model):
@@ -131,7 +132,7 @@ class _Header(_Model):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     data_digest: str
     attempt: Annotated[int, Field(ge=1, lt=2**31)]
-    piece_rows: _Count
+    chunk_rows: Annotated[_Count, Field(alias="pieceRows")]
 
 
 def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:

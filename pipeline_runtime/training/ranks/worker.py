@@ -18,8 +18,8 @@ from functools import partial
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.work import name_of, user_traceback
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.monitor import Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
@@ -156,9 +156,9 @@ def _build_context(plan: WorkerPlan, runtime: Runtime, training: BatchStream) ->
 def _open_training(plan: WorkerPlan, rank: int) -> Iterator[BatchStream]:
     """Yield the rank's stream, and let its readers go at the end, however that comes."""
     waited, usage = Waited(), WorkerUsage()
-    pieces = _pieces(plan, "training", rank, waited, usage)
+    chunks = _chunks(plan, "training", rank, waited, usage)
     stream = BatchStream(
-        pieces=pieces,
+        chunks=chunks,
         groups=plan.groups[rank],
         cutting=Cutting(
             batch_size=plan.training.batch_size,
@@ -170,7 +170,7 @@ def _open_training(plan: WorkerPlan, rank: int) -> Iterator[BatchStream]:
         waited=waited,
         usage=usage,
     )
-    with closing(pieces):
+    with closing(chunks):
         yield stream
 
 
@@ -179,7 +179,7 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
 
     def open_evaluation(waited: Waited) -> BatchStream:
         return BatchStream(
-            pieces=_pieces(plan, "evaluation", rank, waited, WorkerUsage()),
+            chunks=_chunks(plan, "evaluation", rank, waited, WorkerUsage()),
             groups=groups,
             cutting=Cutting(batch_size=plan.training.batch_size, last_batch="Pad"),
             position=Position(),
@@ -189,16 +189,16 @@ def _evaluation_opener(plan: WorkerPlan, rank: int) -> Callable[[Waited], BatchS
     return open_evaluation
 
 
-def _pieces(
+def _chunks(
     plan: WorkerPlan, role: str, rank: int, waited: Waited, usage: WorkerUsage
-) -> Generator[Piece]:
-    """Yield the rank's pieces; those of an evaluation in order, so that its sums repeat exactly."""
+) -> Generator[Chunk]:
+    """Yield the rank's chunks; those of an evaluation in order, so that its sums repeat exactly."""
     is_training = role == "training"
     groups = (plan.groups if is_training else plan.evaluation_groups)[rank]
     if groups:
         in_order = plan.identity.preserve_order if is_training else True
         feed = plan.feeds.open(role, rank, groups, in_order=in_order)
-        yield from feed.pieces(waited, usage)
+        yield from feed.chunks(waited, usage)
 
 
 def count_batches(plan: WorkerPlan) -> dict[int, int] | None:

@@ -63,7 +63,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
         "training.batchSize=256",
         f"training.epochs={EPOCHS}",
         "training.config.reportEverySteps=2",
-        # Many small pieces, so that the second epoch's wait for the evaluation between the two.
+        # Many small chunks, so that the second epoch's wait for the evaluation between the two.
         "pipelineOptions.rowsPerBlock=200",
     ):
         command += ["--set", f"spec.{change}"]

@@ -36,7 +36,7 @@ KINDS = {
 OUTLIVED = ("reader", "coordinator")  # others end the run, which goes on with --resume
 LAST_STEP = 36  # of the 42 that the table has
 ORDERED: dict[str, Any] = {"preserveOrder": True, "rowsPerBlock": 170}
-# Readers make the batches, and their pieces travel compressed.
+# Readers make the batches, and their chunks travel compressed.
 READY: dict[str, Any] = {"feed": "Readers", "rowsPerBlock": 170, "compression": "lz4"}
 CHECKPOINTS: dict[str, Any] = {"checkpoint": {"everySteps": 4, "keep": 2}}
 TIMES = 3  # for each kind

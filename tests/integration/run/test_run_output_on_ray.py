@@ -135,7 +135,7 @@ def test_a_lost_worker_costs_no_row(
         hurry(run)
     driver = start(run, cluster)
     try:
-        wait_for(lambda: num_records(run, "pieces") >= 2, RUN_SECONDS, "pieces")
+        wait_for(lambda: num_records(run, "pieces") >= 2, RUN_SECONDS, "chunks")
         wait_for(lambda: workers_called(cluster, kind), RUN_SECONDS, kind)
         os.kill(workers_called(cluster, kind)[0], signal.SIGKILL)
         hurry(run)
@@ -158,7 +158,7 @@ def test_a_driver_that_ends_is_continued_by_another(
     write_project(run)
     driver = start(run, cluster)
     try:
-        wait_for(lambda: num_records(run, "pieces") >= 3, RUN_SECONDS, "pieces")
+        wait_for(lambda: num_records(run, "pieces") >= 3, RUN_SECONDS, "chunks")
         driver.send_signal(number)
         assert driver.wait(RUN_SECONDS) == (-9 if number == signal.SIGKILL else 130)
     finally:

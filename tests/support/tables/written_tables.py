@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.output.job import Job, Progress, Target, Writers, open_job
 from pipeline_runtime.output.merge import FileFormat, MergeInThreads
 from pipeline_runtime.output.names import make_token
@@ -29,20 +29,20 @@ from pipeline_runtime.sources.output_manifest import OutputManifest
 
 @dataclass(frozen=True)
 class InlineFeed:
-    """Makes and spools the pieces where they are asked for."""
+    """Makes and spools the chunks where they are asked for."""
 
     stream: StreamPlan
-    piece_rows: int
+    chunk_rows: int
     spooler: Spooler
     groups: Sequence[Group] = ()
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> Any:
-        return InlineFeed(self.stream, self.piece_rows, self.spooler, groups)
+        return InlineFeed(self.stream, self.chunk_rows, self.spooler, groups)
 
-    def pieces(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Piece]:
+    def chunks(self, waited: Waited, usage: WorkerUsage | None = None) -> Iterator[Chunk]:
         for group in self.groups:
-            for piece in read_group(self.stream, group, self.piece_rows):
-                yield self.spooler(piece)
+            for chunk in read_group(self.stream, group, self.chunk_rows):
+                yield self.spooler(chunk)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Written:
     target_bytes: int = 1 << 28
     run: str = "20260101T000000Z-0123456789abcdef"
     storage: type[Storage] = Storage
-    piece_rows: int = 100
+    chunk_rows: int = 100
 
     def place(self) -> Place:
         found = open_place(open_location(self.uri))
@@ -82,7 +82,7 @@ class Written:
             run_hash=self.run[-16:],
             run_config={},
             data_digest=str(len(stream.scan.units)),
-            piece_rows=self.piece_rows,
+            chunk_rows=self.chunk_rows,
         )
         return open_job(
             target, self.run, record, is_mine=lambda name: name == self.run, resume=resume
@@ -92,14 +92,14 @@ class Written:
         stream = self.stream
         job = self.open(resume=resume)
         groups = plan_groups(
-            stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, piece_rows=self.piece_rows
+            stream.scan.units, seed=0, epoch=0, shuffle=stream.shuffle, chunk_rows=self.chunk_rows
         )
         spooler = Spooler(
             storage=job.spool,
             columns=tuple(stream.output_schema.names),
             partition_by=self.partition_by,
         )
-        feed = InlineFeed(stream, self.piece_rows, spooler)
+        feed = InlineFeed(stream, self.chunk_rows, spooler)
         if seen is not None:
             seen.append(job.progress)
         writers = Writers(feed=feed, merge=MergeInThreads(1))

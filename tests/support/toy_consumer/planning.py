@@ -18,7 +18,7 @@ from toy_consumer.model import ToySpec
 
 @dataclass(frozen=True)
 class SumConsumer:
-    """Adds up a column, which its readers do for each piece."""
+    """Adds up a column, which its readers do for each chunk."""
 
     column: str
     runner: str = "toy_consumer.running"

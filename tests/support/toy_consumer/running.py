@@ -12,9 +12,9 @@ import pyarrow as pa
 from pipeline_runtime.config import DatasetExperiment, run_hash
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import Chunk, StepCount, add_counts
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import Piece, StepCount, add_counts
 from pipeline_runtime.metrics import steps_flow
 from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
@@ -24,10 +24,10 @@ from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.sources import open_location
 
 
-def add_up(piece: Piece) -> Piece:
-    """Add up a piece, in its reader."""
-    total = sum(piece.table.column(0).to_pylist())
-    return replace(piece, rows=pa.table({}), result=str(total))
+def add_up(chunk: Chunk) -> Chunk:
+    """Add up a chunk, in its reader."""
+    total = sum(chunk.table.column(0).to_pylist())
+    return replace(chunk, rows=pa.table({}), result=str(total))
 
 
 class SumRun:
@@ -62,15 +62,15 @@ class SumRun:
 
     def execute(self, control: Control) -> Outcome:
         stream = self.basis.plan.main
-        rows = stream.piece_rows
+        rows = stream.chunk_rows
         readers = ThreadReaders(
-            streams={"sum": Stream(plan=stream, piece_rows=rows, finish=add_up)}, num_threads=2
+            streams={"sum": Stream(plan=stream, chunk_rows=rows, finish=add_up)}, num_threads=2
         )
         feed = readers.open("sum", 0, stream.groups(0, rows), in_order=False)
         try:
-            for piece in feed.pieces(Waited(), WorkerUsage()):
-                self.total += int(piece.result)
-                self.counts = add_counts(self.counts, piece.header.counts)
+            for chunk in feed.chunks(Waited(), WorkerUsage()):
+                self.total += int(chunk.result)
+                self.counts = add_counts(self.counts, chunk.header.counts)
                 control.show(Reading(line=f"{self.total:,}", source=self.total))
                 if control.stop.count:
                     return Outcome(kind="Interrupted", error="stopped", error_kind="Interrupted")

@@ -27,7 +27,7 @@ def make_header(step: int, run_hash: str = HASH, **config: Any) -> dict[str, Any
         "step": step,
         "world_size": 1,
         "positions": (Position().to_json(),),
-        "piece_rows": 9,
+        "chunk_rows": 9,
     }
 
 

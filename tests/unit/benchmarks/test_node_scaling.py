@@ -1,4 +1,4 @@
-"""The benchmark of data-worker nodes: its figures of pieces that arrive, and of its passes."""
+"""The benchmark of data-worker nodes: its figures of chunks that arrive, and of its passes."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def make_results(
         joined_seconds=(1.0, 2.0),
         waited_seconds=(0.5, waited),
         left_seconds=9.0,
-        pieces_after=3,
+        chunks_after=3,
         rows_by_second=(100, 200, 50),
         disturbed=make_pass(READER_RATE),
         undisturbed=make_pass(READER_RATE),
@@ -97,12 +97,12 @@ def test_a_slow_reader_sleeps_what_its_work_left(spent: float, rest: float) -> N
     assert rest_seconds(200, READER_RATE, spent) == rest
 
 
-def test_the_steady_part_is_between_every_readers_first_and_last_pieces(
+def test_the_steady_part_is_between_every_readers_first_and_last_chunks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = iter([0.0, 1.0, 10.0, 11.0, 20.0, 21.0])
     cpu = iter([{TRAINER: 5.0, COORDINATOR: 1.0}, {TRAINER: 7.0, COORDINATOR: 1.5}])
-    meter = Meter(look=lambda: next(cpu), skipped=2, num_pieces=6)
+    meter = Meter(look=lambda: next(cpu), skipped=2, num_chunks=6)
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     for index in range(6):
         meter.add(f"node-{index % 2}", rows=10)
@@ -137,7 +137,7 @@ def test_rounds_go_down_and_up() -> None:
     assert [order_nodes((1, 2, 4), index) for index in (0, 1)] == [[4, 2, 1], [1, 2, 4]]
 
 
-def test_a_pass_is_as_long_as_asked_and_has_a_few_pieces_of_each_reader() -> None:
+def test_a_pass_is_as_long_as_asked_and_has_a_few_chunks_of_each_reader() -> None:
     assert count_groups(8, seconds=20.0, unit_seconds=1.5) == 8 * (14 + 4)
     assert count_groups(8, seconds=1.0, unit_seconds=1.5) == 8 * (4 + 4)
     assert small_unit_rows(12_345.0) == 620  # 617.25 to two digits
@@ -151,11 +151,11 @@ def test_bars_are_met_by_bounds() -> None:
     good = make_results(share=0.95, cpu=1.05)
     assert met(good, "rate") == [True] * 4
     assert met(good, "CPU") == [True]
-    assert met(good, "first piece") == [True]
+    assert met(good, "first chunk") == [True]
     bad = make_results(share=0.85, cpu=1.2, waited=6.0)
     assert met(bad, "rate") == [False] * 4
     assert met(bad, "CPU") == [False]
-    assert met(bad, "first piece") == [False]
+    assert met(bad, "first chunk") == [False]
 
 
 def test_nothing_is_known_of_the_bounds_of_one_round() -> None:

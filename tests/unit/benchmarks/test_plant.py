@@ -179,7 +179,7 @@ class Node:
     serial: str
 
 
-def test_starts_are_timed_to_the_first_piece() -> None:
+def test_starts_are_timed_to_the_first_chunk() -> None:
     nodes = Nodes()
     nodes.add(1)
     workers = Workers(nodes)

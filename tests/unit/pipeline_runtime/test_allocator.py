@@ -8,7 +8,7 @@ import pytest
 
 from pipeline_runtime.allocator import keep_freed_memory
 
-# Takes, writes to and frees the same megabytes again and again, as pieces do, and counts the pages
+# Takes, writes to and frees the same megabytes again and again, as chunks do, and counts the pages
 # that had to come from the system.
 CHURN = """
 import resource, time

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.metrics import Pace, RunCollector
 from pipeline_runtime.monitor import RankSnapshot
 

@@ -22,9 +22,9 @@ from pipeline_runtime.batches import (
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Batches, Piece
 from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan import build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
@@ -38,7 +38,7 @@ from pipeline_runtime.training.ranking.network import RankingModel
 from pipeline_runtime.training.stream import BatchStream, Cutting
 
 SHARED = ("user", "age", "history", "padded")
-PIECE_ROWS, BATCH_SIZE = 90, 32
+CHUNK_ROWS, BATCH_SIZE = 90, 32
 COLUMNS = ["item", "score", "clicked", "country", "age", "history", "padded"]
 
 
@@ -86,7 +86,7 @@ def plan_of(uri: str, shuffle: str = "none", **training: Any) -> StreamPlan:
         "requests",
         columns=COLUMNS,
         labelColumn="clicked",
-        shuffle={"unit": shuffle, "windowRows": PIECE_ROWS},
+        shuffle={"unit": shuffle, "windowRows": CHUNK_ROWS},
         **training,
     )
     return build_plan(experiment, "").training
@@ -95,7 +95,7 @@ def plan_of(uri: str, shuffle: str = "none", **training: Any) -> StreamPlan:
 def batches_of(plan: StreamPlan, way: str = "rows") -> Iterator[Batch]:
     """Batches as a trainer gets them: it makes them of rows, or readers do, and may send them."""
     groups = plan_groups(
-        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, chunk_rows=CHUNK_ROWS
     )
     batching = Batching(
         batch_size=BATCH_SIZE,
@@ -104,14 +104,14 @@ def batches_of(plan: StreamPlan, way: str = "rows") -> Iterator[Batch]:
         once=plan.request_columns,
     )
 
-    def bring(piece: Piece) -> Piece:
+    def bring(chunk: Chunk) -> Chunk:
         if way == "rows":
-            return piece
-        made = make_ready(piece, batching)
+            return chunk
+        made = make_ready(chunk, batching)
         return made if way == "made" else unpack(pack(made, Wire(sparse=True, codec="lz4")))[0]
 
     stream = BatchStream(
-        pieces=(bring(piece) for group in groups for piece in read_group(plan, group, PIECE_ROWS)),
+        chunks=(bring(chunk) for group in groups for chunk in read_group(plan, group, CHUNK_ROWS)),
         groups=groups,
         cutting=Cutting(batch_size=BATCH_SIZE, last_batch="Pad"),
         position=Position(),
@@ -171,10 +171,10 @@ def test_where_requests_do_not_pay_batches_are_not_copied_for_them(folder: str) 
         batch_size=BATCH_SIZE, weight_column=None, label_column=None, once=plan.request_columns
     )
     [group, *_] = plan_groups(
-        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, chunk_rows=CHUNK_ROWS
     )
-    [piece] = read_group(plan, group, PIECE_ROWS)
-    made = make_ready(piece, batching).rows
+    [chunk] = read_group(plan, group, CHUNK_ROWS)
+    made = make_ready(chunk, batching).rows
     assert isinstance(made, Batches)
     for index in range(len(made.batches)):
         arrays = made.arrays(index)

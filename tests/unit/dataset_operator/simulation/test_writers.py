@@ -10,7 +10,7 @@ from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.simulation.plant import Cluster
 from dataset_operator.simulation.setting import Phase, Setting
 
-# Each worker stores 1,000 rows per second, in pieces of 4 s.
+# Each worker stores 1,000 rows per second, in chunks of 4 s.
 WRITERS = Setting(
     rows=1e12,
     phases=(Phase(step_seconds=0.0, row_seconds=1e-3),),
@@ -81,7 +81,7 @@ def test_a_plateau_beyond_the_most_is_not_reached(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pieces_longer_than_a_window_find_the_plateau_too(seed: int) -> None:
+def test_chunks_longer_than_a_window_find_the_plateau_too(seed: int) -> None:
     log = write(replace(PLATEAU, batch_rows=40960.0, unit_rows=40960.0), seed, 5400.0)
     assert 9 <= log[-1][1].desired <= 11
 

@@ -1,4 +1,4 @@
-"""A codec is chosen by what pieces cost the trainer, and only if their way costs it anything."""
+"""A codec is chosen by what chunks cost the trainer, and only if their way costs it anything."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import pytest
 from pipeline_runtime.feed.transport.compression import CodecChoice
 
 # Bytes of a chunk, the share that each codec leaves, and how fast each codec is undone.
-PIECE_BYTES = 100_000_000
+CHUNK_BYTES = 100_000_000
 LEFT = {None: 1.0, "lz4": 0.5, "zstd": 0.25}
 UNDONE_BYTES_PER_SECOND = {None: float("inf"), "lz4": 2e9, "zstd": 0.8e9}
 
 
 def feed(
-    choice: CodecChoice, bytes_per_second: float, pieces: int, step: float
+    choice: CodecChoice, bytes_per_second: float, chunks: int, step: float
 ) -> list[str | None]:
-    """Codecs of pieces that come one after another, while the trainer needs `step` for each."""
+    """Codecs of chunks that come one after another, while the trainer needs `step` for each."""
     used: list[str | None] = []
     now = 0.0
-    for _ in range(pieces):
+    for _ in range(chunks):
         codec = choice.codec
         used.append(codec)
-        on_its_way = PIECE_BYTES * LEFT[codec] / bytes_per_second
-        waited, undone = max(0.0, on_its_way - step), PIECE_BYTES / UNDONE_BYTES_PER_SECOND[codec]
+        on_its_way = CHUNK_BYTES * LEFT[codec] / bytes_per_second
+        waited, undone = max(0.0, on_its_way - step), CHUNK_BYTES / UNDONE_BYTES_PER_SECOND[codec]
         now += waited + undone + step
-        choice.note(codec, PIECE_BYTES, waited, undone, now)
+        choice.note(codec, CHUNK_BYTES, waited, undone, now)
     return used
 
 
@@ -57,12 +57,12 @@ def test_what_the_manifest_says_is_not_tried(setting: str, codec: str | None) ->
     assert set(feed(CodecChoice(setting), 0.05e9, 50, 0.1)) == {codec}
 
 
-def test_pieces_that_were_asked_for_before_a_codec_s_turn_do_not_count_in_it() -> None:
+def test_chunks_that_were_asked_for_before_a_codec_s_turn_do_not_count_in_it() -> None:
     choice = CodecChoice("Auto")
     late: Mapping[str, float] = {"waited": 1.0, "undone": 0.0}
     for index in range(8):
-        choice.note(None, PIECE_BYTES, **late, now=float(index))
+        choice.note(None, CHUNK_BYTES, **late, now=float(index))
     assert choice.codec == "lz4"
     for index in range(8, 40):
-        choice.note(None, PIECE_BYTES, **late, now=float(index))
+        choice.note(None, CHUNK_BYTES, **late, now=float(index))
     assert choice.codec == "lz4"

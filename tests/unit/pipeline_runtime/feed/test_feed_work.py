@@ -1,4 +1,4 @@
-"""The work on a group: pieces, shuffles, requests kept together, failures that name the place."""
+"""The work on a group: chunks, shuffles, requests kept together, failures that name the place."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from facts import assert_told
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import SourceError, StepError
+from pipeline_runtime.feed.chunk import Chunk, add_counts
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece, add_counts
 from pipeline_runtime.feed.transport.wire import pack, unpack
-from pipeline_runtime.plan import StreamPlan, build_plan, plan_groups, rows_per_piece
+from pipeline_runtime.plan import StreamPlan, build_plan, plan_groups, rows_per_chunk
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
 
 
@@ -32,62 +32,62 @@ def plan_of(root: Path, pipeline: Pipeline, **training: object) -> StreamPlan:
     return build_plan(pipeline.experiment("work", **training), str(root)).training
 
 
-def run(stream: StreamPlan, *, seed: int = 0, epoch: int = 0) -> list[Piece]:
-    rows = rows_per_piece(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
+def run(stream: StreamPlan, *, seed: int = 0, epoch: int = 0) -> list[Chunk]:
+    rows = rows_per_chunk(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
     groups = plan_groups(
-        stream.scan.units, seed=seed, epoch=epoch, shuffle=stream.shuffle, piece_rows=rows
+        stream.scan.units, seed=seed, epoch=epoch, shuffle=stream.shuffle, chunk_rows=rows
     )
-    return [piece for group in groups for piece in read_group(stream, group, rows)]
+    return [chunk for group in groups for chunk in read_group(stream, group, rows)]
 
 
-def ids(pieces: list[Piece]) -> list[int]:
-    return [value for piece in pieces for value in piece.table.column("id").to_pylist()]
+def ids(chunks: list[Chunk]) -> list[int]:
+    return [value for chunk in chunks for value in chunk.table.column("id").to_pylist()]
 
 
 BASE = Pipeline.read_parquet("t/", row_key="id", request_key="request")
 
 
 def test_counts_say_what_every_step_took_and_gave(root: Path) -> None:
-    pieces = run(plan_of(root, BASE.filter("x > 0").filter("x > 1").derive(y="x * 2")))
+    chunks = run(plan_of(root, BASE.filter("x > 0").filter("x > 1").derive(y="x * 2")))
     counts = ()
-    for piece in pieces:
-        counts = add_counts(counts, piece.header.counts)
+    for chunk in chunks:
+        counts = add_counts(counts, chunk.header.counts)
     assert [count.rows for count in counts] == [60, 40, 20, 20]
 
 
-@pytest.mark.parametrize("rows_per_piece", [4, 7, 100])
+@pytest.mark.parametrize("rows_per_chunk", [4, 7, 100])
 @pytest.mark.parametrize("part", [range(13), range(7, 20), range(13, 20)], ids=str)
 def test_a_part_of_a_row_group_runs_steps_on_its_own_rows_only(
-    part: range, rows_per_piece: int, root: Path
+    part: range, rows_per_chunk: int, root: Path
 ) -> None:
     stream = plan_of(root, BASE.derive(y="x * 2"), shuffle={"unit": "None"})
     [group, *_] = stream.groups(0, 20)
-    pieces = list(read_group(stream, group.cut(part), rows_per_piece))
-    assert ids(pieces) == list(part)
-    assert {sum(counts) for counts in zip(*map(rows_of_steps, pieces), strict=True)} == {len(part)}
+    chunks = list(read_group(stream, group.cut(part), rows_per_chunk))
+    assert ids(chunks) == list(part)
+    assert {sum(counts) for counts in zip(*map(rows_of_steps, chunks), strict=True)} == {len(part)}
 
 
-def rows_of_steps(piece: Piece) -> list[int]:
-    return [count.rows for count in piece.header.counts]
+def rows_of_steps(chunk: Chunk) -> list[int]:
+    return [count.rows for count in chunk.header.counts]
 
 
-def test_a_piece_survives_the_wire_without_a_copy(root: Path) -> None:
-    piece = run(plan_of(root, BASE))[0]
-    block = pack(piece)
+def test_a_chunk_survives_the_wire_without_a_copy(root: Path) -> None:
+    chunk = run(plan_of(root, BASE))[0]
+    block = pack(chunk)
     assert block.num_rows == 1
     again = unpack(block)[0]
-    assert again.header == piece.header
-    assert again.table.equals(piece.table)
+    assert again.header == chunk.header
+    assert again.table.equals(chunk.table)
     payload = block.column("payload").chunk(0).buffers()[2]
     values = again.table.column("id").chunk(0).buffers()[1]
     assert payload.address <= values.address < payload.address + payload.size
 
 
-def test_a_group_without_surviving_rows_still_gives_its_piece(root: Path) -> None:
-    pieces = run(plan_of(root, BASE.filter("x > 5 or id % 7 = 9")))
-    assert pieces
-    assert ids(pieces) == []
-    assert [unpack(pack(piece))[0].header.num_rows for piece in pieces] == [0] * len(pieces)
+def test_a_group_without_surviving_rows_still_gives_its_chunk(root: Path) -> None:
+    chunks = run(plan_of(root, BASE.filter("x > 5 or id % 7 = 9")))
+    assert chunks
+    assert ids(chunks) == []
+    assert [unpack(pack(chunk))[0].header.num_rows for chunk in chunks] == [0] * len(chunks)
 
 
 def test_rows_are_shuffled_by_seed_and_epoch_alone(root: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_request_stays_together_when_requests_are_shuffled(root: Path) -> None
 
 def test_the_hash_of_a_row_is_its_keys_whatever_the_block_size(root: Path) -> None:
     def hashes(limit: int) -> set[tuple[int, int]]:
-        pieces = run(plan_of(root, BASE.with_options(rows_per_block=limit)))
-        pairs = [(p.table.column("id"), p.table.column(ROW_HASH_COLUMN)) for p in pieces]
+        chunks = run(plan_of(root, BASE.with_options(rows_per_block=limit)))
+        pairs = [(p.table.column("id"), p.table.column(ROW_HASH_COLUMN)) for p in chunks]
         return {pair for i, h in pairs for pair in zip(i.to_pylist(), h.to_pylist(), strict=True)}
 
     assert hashes(7) == hashes(1000)

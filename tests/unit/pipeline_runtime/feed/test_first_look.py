@@ -15,10 +15,10 @@ from facts import assert_one_tells
 from pipeline_runtime import Pipeline, kernels
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.plan import Group, build_plan, explain, plan_groups
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.sources import Unit, open_location
@@ -92,29 +92,29 @@ def plan_of(uri: str, story: Story, **options: Any) -> StreamPlan:
     return build_plan(experiment, "").training
 
 
-def groups_of(plan: StreamPlan, piece_rows: int) -> list[Group]:
+def groups_of(plan: StreamPlan, chunk_rows: int) -> list[Group]:
     units = plan.scan.units
-    return plan_groups(units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=piece_rows)
+    return plan_groups(units, seed=0, epoch=0, shuffle=plan.shuffle, chunk_rows=chunk_rows)
 
 
 @pytest.mark.parametrize(
     "off", [(), ("kernels",), ("projection",), ("deduplication",), ("page_decoding",)]
 )
-@pytest.mark.parametrize("piece_rows", [UNIT_ROWS, 2 * UNIT_ROWS + 20, 30])
+@pytest.mark.parametrize("chunk_rows", [UNIT_ROWS, 2 * UNIT_ROWS + 20, 30])
 @pytest.mark.parametrize("table", ["flat.parquet", "nested"])
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
-def test_pieces_are_the_same(
-    folder: str, table: str, story: Story, piece_rows: int, off: tuple[str, ...]
+def test_chunks_are_the_same(
+    folder: str, table: str, story: Story, chunk_rows: int, off: tuple[str, ...]
 ) -> None:
     plan = plan_of(f"{folder}/{table}", story, **dict.fromkeys(off, False))
     assert plan.first_look is not None
-    for group in groups_of(plan, piece_rows):
-        pieces = zip(
-            read_group(plan, group, piece_rows, looks_first=True),
-            read_group(plan, group, piece_rows),
+    for group in groups_of(plan, chunk_rows):
+        chunks = zip(
+            read_group(plan, group, chunk_rows, looks_first=True),
+            read_group(plan, group, chunk_rows),
             strict=True,
         )
-        for mine, theirs in pieces:
+        for mine, theirs in chunks:
             assert mine.table.equals(theirs.table)
             assert [c.rows for c in mine.header.counts] == [c.rows for c in theirs.header.counts]
             times = {"counts": mine.header.counts, "read_seconds": mine.header.read_seconds}
@@ -153,24 +153,24 @@ def test_what_no_filter_reads_is_not_read_where_no_row_is_left(folder: str, tabl
     recorder = Recorder(plan.table)
     plan = replace(plan, table=recorder)
     units = plan.scan.units
-    pieces: list[Piece] = []
+    chunks: list[Chunk] = []
     for index, unit in enumerate(units):
         group = Group(epoch=0, index=index, units=(unit,))
-        pieces += read_group(plan, group, max(u.num_rows for u in units), looks_first=True)
-    num_left = sum(piece.header.num_rows > 0 for piece in pieces)
+        chunks += read_group(plan, group, max(u.num_rows for u in units), looks_first=True)
+    num_left = sum(chunk.header.num_rows > 0 for chunk in chunks)
     assert 0 < num_left < len(units)
     assert recorder.read_columns.count(frozenset({"sorted", "id"})) == len(units)
     assert len(recorder.read_columns) == len(units) + num_left
 
 
-def test_a_reader_looks_first_once_many_pieces_are_left_without_a_row(folder: str) -> None:
+def test_a_reader_looks_first_once_many_chunks_are_left_without_a_row(folder: str) -> None:
     plan = plan_of(f"{folder}/flat.parquet", lambda base: base.filter("sorted < 2"))
     recorder = Recorder(plan.table)
     plan = replace(plan, table=recorder)
-    maker = PieceMaker({"training": Stream(plan=plan, piece_rows=UNIT_ROWS)}.__getitem__)
+    maker = ChunkMaker({"training": Stream(plan=plan, chunk_rows=UNIT_ROWS)}.__getitem__)
     groups = groups_of(plan, UNIT_ROWS)
     for position, group in enumerate(groups):
-        maker.make("training", Task(position=position, group=group, piece=0))
+        maker.make("training", Task(position=position, group=group, chunk=0))
     is_whole = [columns >= {"items", "history"} for columns in recorder.read_columns]
     assert is_whole[:5] == [True] * 5  # two with rows, three of which none is left
     assert not any(is_whole[5:])
@@ -246,17 +246,17 @@ LONG_STORIES: dict[str, Story] = {
 
 
 @pytest.mark.parametrize("off", [(), ("kernels",), ("deduplication",), ("page_decoding",)])
-@pytest.mark.parametrize("piece_rows", [LONG, 2 * LONG])
+@pytest.mark.parametrize("chunk_rows", [LONG, 2 * LONG])
 @pytest.mark.parametrize("table", ["flat", "nested"])
 @pytest.mark.parametrize("story", LONG_STORIES.values(), ids=LONG_STORIES)
 def test_rows_left_of_long_row_groups_are_the_same(
-    long_folder: str, table: str, story: Story, piece_rows: int, off: tuple[str, ...]
+    long_folder: str, table: str, story: Story, chunk_rows: int, off: tuple[str, ...]
 ) -> None:
     plan = plan_of(f"{long_folder}/{table}", story, **dict.fromkeys(off, False))
     assert plan.first_look is not None
-    for group in groups_of(plan, piece_rows):
-        [mine] = read_group(plan, group, piece_rows, looks_first=True)
-        [theirs] = read_group(plan, group, piece_rows)
+    for group in groups_of(plan, chunk_rows):
+        [mine] = read_group(plan, group, chunk_rows, looks_first=True)
+        [theirs] = read_group(plan, group, chunk_rows)
         assert mine.table.equals(theirs.table)
         assert [c.rows for c in mine.header.counts] == [c.rows for c in theirs.header.counts]
         assert mine.header.idle_share == theirs.header.idle_share
@@ -271,8 +271,8 @@ def test_a_reader_looks_first_once_rows_that_are_left_lie_together(
     plan = plan_of(f"{long_folder}/flat", LONG_STORIES[story])
     recorder = Recorder(plan.table)
     plan = replace(plan, table=recorder)
-    maker = PieceMaker({"training": Stream(plan=plan, piece_rows=LONG)}.__getitem__)
+    maker = ChunkMaker({"training": Stream(plan=plan, chunk_rows=LONG)}.__getitem__)
     [group, _] = groups_of(plan, LONG)
     for _ in range(4):
-        maker.make("training", Task(position=0, group=group, piece=0))
+        maker.make("training", Task(position=0, group=group, chunk=0))
     assert recorder.chosen == ([600] if looks_first else [])

@@ -1,4 +1,4 @@
-"""The ledger of pieces: each is delivered once, whichever readers are lost on the way."""
+"""The ledger of chunks: each is delivered once, whichever readers are lost on the way."""
 
 from dataclasses import replace
 
@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline_runtime.errors import FeedError
-from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task, num_pieces_of
-from pipeline_runtime.feed.pieces import Header, StepCount
+from pipeline_runtime.feed.chunk import Header, StepCount
+from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task, num_chunks_of
 from pipeline_runtime.feed.reader_usage import Paces
 from pipeline_runtime.plan import Group
 from pipeline_runtime.sources import Unit
 
-PIECE_ROWS = 10
+CHUNK_ROWS = 10
 
 
 def group(index: int, *rows: int) -> Group:
@@ -22,22 +22,22 @@ def group(index: int, *rows: int) -> Group:
 
 
 @pytest.mark.parametrize(
-    ("rows", "pieces"),
-    [((0,), 1), ((10,), 1), ((11,), 2), ((25,), 3), ((4, 5), 1)],  # 10 is a piece, 11 are two
+    ("rows", "chunks"),
+    [((0,), 1), ((10,), 1), ((11,), 2), ((25,), 3), ((4, 5), 1)],  # 10 is a chunk, 11 are two
 )
-def test_a_group_has_one_piece_unless_its_unit_is_longer(
-    rows: tuple[int, ...], pieces: int
+def test_a_group_has_one_chunk_unless_its_unit_is_longer(
+    rows: tuple[int, ...], chunks: int
 ) -> None:
-    assert num_pieces_of(group(0, *rows), PIECE_ROWS) == pieces
+    assert num_chunks_of(group(0, *rows), CHUNK_ROWS) == chunks
 
 
 @given(
     lengths=st.lists(st.integers(0, 45), max_size=8),
     choices=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3)), max_size=60),
 )
-def test_every_piece_is_delivered_once(lengths: list[int], choices: list[tuple[str, int]]) -> None:
+def test_every_chunk_is_delivered_once(lengths: list[int], choices: list[tuple[str, int]]) -> None:
     groups = [group(index, rows) for index, rows in enumerate(lengths)]
-    ledger = Ledger(groups, PIECE_ROWS)
+    ledger = Ledger(groups, CHUNK_ROWS)
     held: dict[str, list[Task]] = {"a": [], "b": [], "c": []}
     delivered: list[tuple[int, int]] = []
     losses = 0
@@ -51,12 +51,12 @@ def test_every_piece_is_delivered_once(lengths: list[int], choices: list[tuple[s
         elif (task := ledger.take(reader)) is not None:
             held[reader].append(task)
     assert not ledger.num_left
-    wanted = [(i, p) for i, g in enumerate(groups) for p in range(num_pieces_of(g, PIECE_ROWS))]
+    wanted = [(i, p) for i, g in enumerate(groups) for p in range(num_chunks_of(g, CHUNK_ROWS))]
     assert sorted(delivered) == wanted
 
 
 def test_what_was_lost_comes_before_what_follows_it() -> None:
-    ledger = Ledger([group(0, 30), group(1, 10)], PIECE_ROWS)
+    ledger = Ledger([group(0, 30), group(1, 10)], CHUNK_ROWS)
     first = ledger.take("a")
     assert first is not None
     ledger.lose("a", [first])
@@ -65,31 +65,31 @@ def test_what_was_lost_comes_before_what_follows_it() -> None:
 
 
 def test_what_two_readers_left_of_a_group_is_made_in_its_order() -> None:
-    ledger = Ledger([group(0, 60)], PIECE_ROWS)
+    ledger = Ledger([group(0, 60)], CHUNK_ROWS)
     first = [ledger.take("a"), ledger.take("a")]
-    ledger.keep({"b"})  # a leaves, with pieces 0 and 1 to deliver
+    ledger.keep({"b"})  # a leaves, with chunks 0 and 1 to deliver
     third = ledger.take("b")
     ledger.lose("a", [task for task in first if task])
     fourth = ledger.take("b")
-    assert [task.piece for task in (third, fourth) if task] == [2, 0]
+    assert [task.chunk for task in (third, fourth) if task] == [2, 0]
     ledger.lose("b", [task for task in (third, fourth) if task])
     again = [ledger.take("c") for _ in range(6)]
-    assert [task.piece for task in again if task] == list(range(6))
+    assert [task.chunk for task in again if task] == list(range(6))
 
 
 def test_the_last_lease_is_split_for_a_reader_that_has_nothing_to_do() -> None:
-    ledger = Ledger([group(0, 60)], PIECE_ROWS)
+    ledger = Ledger([group(0, 60)], CHUNK_ROWS)
     first = ledger.take("a")
     others = [ledger.take("b") for _ in range(3)]
     assert first is not None
-    assert [task.piece for task in others if task] == [4, 5, 3]  # of 1–5 two, of 1–3 one
+    assert [task.chunk for task in others if task] == [4, 5, 3]  # of 1–5 two, of 1–3 one
     rest = [ledger.take("a") for _ in range(3)]
-    assert [task.piece for task in rest if task] == [1, 2]
+    assert [task.chunk for task in rest if task] == [1, 2]
     assert not ledger.num_left
 
 
 @pytest.mark.parametrize(
-    ("read_share", "piece"),
+    ("read_share", "chunk"),
     [
         (0.0, 5),  # half of 2–7
         (0.6, 6),  # to read over 0–5 and make 6 and 7: 5.6, less than the 6 that are left
@@ -98,18 +98,18 @@ def test_the_last_lease_is_split_for_a_reader_that_has_nothing_to_do() -> None:
     ],
 )
 def test_a_lease_is_split_only_as_far_as_reading_over_the_rest_takes_less(
-    read_share: float, piece: int | None
+    read_share: float, chunk: int | None
 ) -> None:
-    ledger = Ledger([group(0, 80)], PIECE_ROWS)
-    assert [task.piece for task in (ledger.take("a"), ledger.take("a")) if task] == [0, 1]
+    ledger = Ledger([group(0, 80)], CHUNK_ROWS)
+    assert [task.chunk for task in (ledger.take("a"), ledger.take("a")) if task] == [0, 1]
     task = ledger.take("b", (), read_share)
-    assert (task.piece if task else None) == piece
+    assert (task.chunk if task else None) == chunk
 
 
 def test_a_slow_reader_s_lease_is_split_before_the_next_epoch_is_begun() -> None:
     def ledger_with_a_at_work() -> Ledger:
         epochs = [group(0, 60), replace(group(0, 10), epoch=1), replace(group(1, 10), epoch=1)]
-        ledger = Ledger(epochs, PIECE_ROWS)
+        ledger = Ledger(epochs, CHUNK_ROWS)
         assert ledger.take("a") is not None
         return ledger
 
@@ -126,13 +126,13 @@ def test_a_reader_that_takes_twice_as_long_a_row_as_the_others_is_slow() -> None
     for reader, seconds in {"a": 1.0, "b": 1.1, "c": 2.5}.items():
         for rows in (1, 100, 10):  # the first one does not count
             count = StepCount(rows=rows, num_bytes=0, seconds=seconds * rows)
-            header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=(count,))
+            header = Header(epoch=0, group=0, chunk=0, is_last=True, num_rows=rows, counts=(count,))
             paces.note(reader, header)
     assert paces.slow() == {"c"}
 
 
 def test_the_reader_of_the_earliest_group_is_asked_first() -> None:
-    ledger = Ledger([group(0, 20), group(1, 20), group(2, 20)], PIECE_ROWS)
+    ledger = Ledger([group(0, 20), group(1, 20), group(2, 20)], CHUNK_ROWS)
     ledger.take("b")
     ledger.take("c")
     assert ledger.choose(["a", "c", "b"]) == "b"
@@ -141,7 +141,7 @@ def test_the_reader_of_the_earliest_group_is_asked_first() -> None:
 
 
 def test_a_group_that_kills_its_readers_ends_the_run() -> None:
-    ledger = Ledger([group(0, 10)], PIECE_ROWS)
+    ledger = Ledger([group(0, 10)], CHUNK_ROWS)
     for _ in range(MAX_LOSSES_PER_GROUP):
         task = ledger.take("a")
         assert task is not None

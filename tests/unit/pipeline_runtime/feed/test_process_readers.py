@@ -1,4 +1,4 @@
-"""Readers that are processes of this machine make the pieces of the groups, each once."""
+"""Readers that are processes of this machine make the chunks of the groups, each once."""
 
 import os
 import signal
@@ -13,17 +13,17 @@ import pytest
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import FeedError, StepError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local import process_readers
 from pipeline_runtime.feed.local.process_readers import ProcessReaders
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
 
-PIECE_ROWS = 10
+CHUNK_ROWS = 10
 STEPS = """
 import re
 import pyarrow.compute as pc
@@ -69,10 +69,10 @@ def opened() -> Iterator[list[ProcessReaders]]:
 def open_feed(root: Path, opened: list[ProcessReaders]) -> Open:
     def open_one(pipeline: Pipeline, sending: Sending, *, in_order: bool = True) -> ReaderFeed:
         plan = build_plan(pipeline.experiment("processes"), str(root)).training
-        streams = {"training": Stream(plan=plan, piece_rows=PIECE_ROWS)}
+        streams = {"training": Stream(plan=plan, chunk_rows=CHUNK_ROWS)}
         opened.append(ProcessReaders(streams=streams, sending=sending, num_readers=2))
         groups = plan_groups(
-            plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
+            plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, chunk_rows=CHUNK_ROWS
         )
         return opened[-1].open("training", 0, groups, in_order=in_order)
 
@@ -84,29 +84,29 @@ def make_pipeline() -> Pipeline:
     return steps.anti_join("blocked/", on=["id"]).map("process_steps:double")
 
 
-def find_tables(pieces: Iterator[Piece]) -> list[pa.Table]:
-    return [piece.table for piece in pieces]
+def find_tables(chunks: Iterator[Chunk]) -> list[pa.Table]:
+    return [chunk.table for chunk in chunks]
 
 
 @pytest.mark.parametrize("shares", [True, False], ids=["shared memory", "pipes"])
-def test_pieces_are_those_of_the_groups(open_feed: Open, root: Path, shares: bool) -> None:
+def test_chunks_are_those_of_the_groups(open_feed: Open, root: Path, shares: bool) -> None:
     feed = open_feed(make_pipeline(), Sending(shared_memory=shares))
     plan = build_plan(make_pipeline().experiment("here"), str(root)).training
-    wanted = [piece.table for g in feed.groups for piece in read_group(plan, g, PIECE_ROWS)]
-    assert find_tables(feed.pieces(Waited())) == wanted
+    wanted = [chunk.table for g in feed.groups for chunk in read_group(plan, g, CHUNK_ROWS)]
+    assert find_tables(feed.chunks(Waited())) == wanted
 
 
-def test_a_killed_reader_costs_no_piece(open_feed: Open, opened: list[ProcessReaders]) -> None:
+def test_a_killed_reader_costs_no_chunk(open_feed: Open, opened: list[ProcessReaders]) -> None:
     feed = open_feed(make_pipeline(), Sending(), in_order=False)
-    pieces = feed.pieces(Waited())
-    found = [next(pieces)]
+    chunks = feed.chunks(Waited())
+    found = [next(chunks)]
     assert opened[0]._pool is not None
     killed = {reader.process.pid for reader in opened[0]._pool._readers.values()}
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    found += pieces
-    assert len(found) == len({(p.header.group, p.header.piece) for p in found}) == 24
-    assert sum(piece.header.num_rows for piece in found) == 197
+    found += chunks
+    assert len(found) == len({(p.header.group, p.header.chunk) for p in found}) == 24
+    assert sum(chunk.header.num_rows for chunk in found) == 197
     assert not killed & {reader.process.pid for reader in opened[0]._pool._readers.values()}
 
 
@@ -114,16 +114,16 @@ def test_an_error_of_the_work_is_raised_here(open_feed: Open) -> None:
     broken = Pipeline.read_parquet("t/", row_key="id").derive(y="cast(text as bigint)")
     feed = open_feed(broken, Sending(), in_order=False)
     with pytest.raises(StepError, match=r"a\.parquet, row group \d"):
-        list(feed.pieces(Waited()))
+        list(feed.chunks(Waited()))
 
 
 def test_an_error_that_is_no_exception_is_raised_here(open_feed: Open) -> None:
     interrupted = Pipeline.read_parquet("t/", row_key="id").map("process_steps:interrupt")
     with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
-        list(open_feed(interrupted, Sending()).pieces(Waited()))
+        list(open_feed(interrupted, Sending()).chunks(Waited()))
 
 
-def test_pieces_in_the_memory_of_a_dead_reader_are_lost(
+def test_chunks_in_the_memory_of_a_dead_reader_are_lost(
     open_feed: Open, opened: list[ProcessReaders]
 ) -> None:
     feed = open_feed(make_pipeline(), Sending())
@@ -132,7 +132,7 @@ def test_pieces_in_the_memory_of_a_dead_reader_are_lost(
     while not crew.readers():
         pool.receive(1.0)
     reader = crew.readers()[0]
-    task = Task(position=0, group=feed.groups[0], piece=0)
+    task = Task(position=0, group=feed.groups[0], chunk=0)
     taken, left = (crew.ask(reader, "training", [task]) for _ in range(2))
     while pool._open:
         pool.receive(1.0)
@@ -155,7 +155,7 @@ def test_a_reader_ends_with_the_trainer_whatever_it_is_doing(
     while len(crew.readers()) < 2:
         pool.receive(1.0)
     for reader in crew.readers():
-        crew.ask(reader, "training", [Task(position=0, group=feed.groups[0], piece=0)])
+        crew.ask(reader, "training", [Task(position=0, group=feed.groups[0], chunk=0)])
     pool.receive(2.0)  # until they are busy
     gone, other = pool._readers.values()
     with open(os.devnull, "wb") as null:
@@ -176,8 +176,8 @@ def test_pools_of_one_process_name_their_readers_apart(
 
 
 def test_readers_end_with_their_feeds(open_feed: Open, opened: list[ProcessReaders]) -> None:
-    pieces = open_feed(make_pipeline(), Sending()).pieces(Waited())
-    next(pieces)
+    chunks = open_feed(make_pipeline(), Sending()).chunks(Waited())
+    next(chunks)
     assert opened[0]._pool is not None
     processes = [reader.process for reader in opened[0]._pool._readers.values()]
     opened[0].close()
@@ -189,4 +189,4 @@ def test_readers_that_never_come_up_end_the_run(
 ) -> None:
     monkeypatch.setattr(process_readers, "_PROGRAM", "raise SystemExit(7)")
     with pytest.raises(FeedError, match="code 7"):
-        next(open_feed(make_pipeline(), Sending()).pieces(Waited()))
+        next(open_feed(make_pipeline(), Sending()).chunks(Waited()))

@@ -20,13 +20,13 @@ from pipeline_runtime.config.steps import PipelineOptions
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError, StepError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.leases import Task, num_pieces_of
+from pipeline_runtime.feed.leases import Task, num_chunks_of
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 
-PIECE_ROWS = 10
+CHUNK_ROWS = 10
 NUM_ROWS, GROUP_ROWS = 200, 25
 WAIT_SECONDS = 30
 
@@ -65,15 +65,15 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def open_stream(
-    uri: str, piece_rows: int = GROUP_ROWS, derive: str = "x + 1", **options: Any
+    uri: str, chunk_rows: int = GROUP_ROWS, derive: str = "x + 1", **options: Any
 ) -> tuple[Stream, list[Group]]:
     base = Pipeline.read_parquet(uri, row_key="id").filter("x > 1").derive(y=derive)
     base = base.with_options(**options) if options else base
     plan = build_plan(base.experiment("ahead"), "").training
     groups = plan_groups(
-        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=piece_rows
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, chunk_rows=chunk_rows
     )
-    return Stream(plan=plan, piece_rows=piece_rows), list(groups)
+    return Stream(plan=plan, chunk_rows=chunk_rows), list(groups)
 
 
 def wait_until_opened(times: int) -> None:
@@ -83,13 +83,13 @@ def wait_until_opened(times: int) -> None:
     assert Watched.opened == times
 
 
-def make(maker: PieceMaker, task: Task) -> pa.Table:
-    piece = maker.make("training", task)
-    return piece.table
+def make(maker: ChunkMaker, task: Task) -> pa.Table:
+    chunk = maker.make("training", task)
+    return chunk.table
 
 
 def first_of(group: Group) -> Task:
-    return Task(position=group.index, group=group, piece=0)
+    return Task(position=group.index, group=group, chunk=0)
 
 
 def test_only_a_store_is_read_ahead_and_only_if_enabled(store: str) -> None:
@@ -101,7 +101,7 @@ def test_only_a_store_is_read_ahead_and_only_if_enabled(store: str) -> None:
 
 def test_the_next_group_is_read_ahead(store: str) -> None:
     stream, groups = open_stream(store)
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     before = Watched.opened
     maker.make("training", first_of(groups[0]))
     assert Watched.opened == before + 1
@@ -117,7 +117,7 @@ def test_the_next_group_is_read_ahead(store: str) -> None:
 
 def test_reading_ahead_does_not_wait_for_the_store(store: str) -> None:
     stream, groups = open_stream(store)
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     Watched.gate.clear()
     maker.read_ahead("training", first_of(groups[0]))
     Watched.gate.set()
@@ -126,7 +126,7 @@ def test_reading_ahead_does_not_wait_for_the_store(store: str) -> None:
 
 def test_nothing_is_read_twice_with_several_trainers(store: str) -> None:
     stream, groups = open_stream(store)
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     before = Watched.opened
     for told in range(0, len(groups), 4):  # two calls of two trainers
         for group in groups[told : told + 4]:
@@ -136,9 +136,9 @@ def test_nothing_is_read_twice_with_several_trainers(store: str) -> None:
     assert Watched.opened == before + len(groups)
 
 
-def test_nothing_is_read_twice_by_calls_of_several_pieces(store: str) -> None:
+def test_nothing_is_read_twice_by_calls_of_several_chunks(store: str) -> None:
     stream, groups = open_stream(store)
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     before = Watched.opened
     maker.read_ahead("training", first_of(groups[0]))
     maker.read_ahead("training", first_of(groups[4]))  # first group of the next call
@@ -152,7 +152,7 @@ def test_nothing_is_read_twice_by_calls_of_several_pieces(store: str) -> None:
 
 def test_unused_rows_are_evicted(store: str) -> None:
     stream, groups = open_stream(store)
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     for group in groups[:2]:
         maker.read_ahead("training", first_of(group))
     for _ in range(12):
@@ -163,21 +163,21 @@ def test_unused_rows_are_evicted(store: str) -> None:
     wait_until_opened(before + 1)
 
 
-@given(data=st.data(), piece_rows=st.sampled_from([PIECE_ROWS, GROUP_ROWS, 60]))
-def test_pieces_do_not_depend_on_the_order_of_requests(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, piece_rows: int
+@given(data=st.data(), chunk_rows=st.sampled_from([CHUNK_ROWS, GROUP_ROWS, 60]))
+def test_chunks_do_not_depend_on_the_order_of_requests(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, chunk_rows: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "rows.parquet"
     if not path.exists():
         rows = {"id": range(NUM_ROWS), "x": [i % 7 for i in range(NUM_ROWS)]}
         pq.write_table(pa.table(rows), path, row_group_size=GROUP_ROWS)
-    stream, groups = open_stream(str(path), piece_rows)
+    stream, groups = open_stream(str(path), chunk_rows)
     ahead = replace(stream, plan=replace(stream.plan, reads_ahead=True))
-    maker, plain = PieceMaker(lambda role: ahead), PieceMaker(lambda role: stream)
+    maker, plain = ChunkMaker(lambda role: ahead), ChunkMaker(lambda role: stream)
     tasks = [
-        Task(position=group.index, group=group, piece=piece)
+        Task(position=group.index, group=group, chunk=chunk)
         for group in groups
-        for piece in range(num_pieces_of(group, piece_rows))
+        for chunk in range(num_chunks_of(group, chunk_rows))
     ]
     asked = data.draw(st.lists(st.sampled_from(tasks), max_size=12))
     for task in asked or tasks:
@@ -188,17 +188,17 @@ def test_pieces_do_not_depend_on_the_order_of_requests(
 
 
 def test_threads_deliver_every_row_of_a_store(store: str) -> None:
-    stream, groups = open_stream(store, PIECE_ROWS)
+    stream, groups = open_stream(store, CHUNK_ROWS)
     source = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
     feed = source.open("training", 0, groups, in_order=True)
-    found = [piece.table for piece in feed.pieces(Waited())]
-    wanted = [p.table for g in groups for p in read_group(stream.plan, g, PIECE_ROWS)]
+    found = [chunk.table for chunk in feed.chunks(Waited())]
+    wanted = [p.table for g in groups for p in read_group(stream.plan, g, CHUNK_ROWS)]
     assert pa.concat_tables(found) == pa.concat_tables(wanted)
 
 
 def test_a_read_error_is_raised_on_request(store: str) -> None:
     stream, groups = open_stream(store)
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     path = Path(store.removeprefix("watched://"))
     path.write_bytes(path.read_bytes()[:100])
     maker.read_ahead("training", first_of(groups[0]))
@@ -208,7 +208,7 @@ def test_a_read_error_is_raised_on_request(store: str) -> None:
 
 def test_a_failing_row_is_named_after_reading_ahead(store: str) -> None:
     stream, groups = open_stream(store, derive="cast(text as bigint)")
-    maker = PieceMaker(lambda role: stream)
+    maker = ChunkMaker(lambda role: stream)
     bad = 60 // GROUP_ROWS
     [group] = [group for group in groups if group.units[0].index == bad]
     maker.read_ahead("training", first_of(group))

@@ -1,4 +1,4 @@
-"""The feed over readers: whatever they do, every piece once, in order if asked, never far ahead."""
+"""The feed over readers: whatever they do, every chunk once, in order if asked, never far ahead."""
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -15,16 +15,16 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import FeedError, StepError
 from pipeline_runtime.feed import reader_feed
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.leases import Task, num_pieces_of
+from pipeline_runtime.feed.chunk import Chunk, Header, StepCount
+from pipeline_runtime.feed.leases import Task, num_chunks_of
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
-from pipeline_runtime.feed.making.maker import PieceMaker, Stream
+from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.making.work import read_group
-from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.plan import Group, build_plan, plan_groups
 from pipeline_runtime.sources import Unit
 
-PIECE_ROWS = 10
+CHUNK_ROWS = 10
 
 
 def groups_of(lengths: Sequence[int]) -> list[Group]:
@@ -32,17 +32,17 @@ def groups_of(lengths: Sequence[int]) -> list[Group]:
     return [Group(epoch=0, index=i, units=(unit,)) for i, unit in enumerate(units)]
 
 
-def make_piece(task: Task) -> Piece:
-    last = num_pieces_of(task.group, PIECE_ROWS) - 1
+def make_chunk(task: Task) -> Chunk:
+    last = num_chunks_of(task.group, CHUNK_ROWS) - 1
     header = Header(
         epoch=0,
         group=task.group.index,
-        piece=task.piece,
-        is_last=task.piece == last,
+        chunk=task.chunk,
+        is_last=task.chunk == last,
         num_rows=1,
         counts=(StepCount(rows=1, num_bytes=1, seconds=0.3),),
     )
-    return Piece(header=header, rows=pa.table({"place": [f"{task.place}"]}))
+    return Chunk(header=header, rows=pa.table({"place": [f"{task.place}"]}))
 
 
 class DrawnCrew:
@@ -84,12 +84,12 @@ class DrawnCrew:
         assert set(tickets) <= set(self._tickets)
         return self._draw(st.sampled_from([None, *tickets]))
 
-    def take(self, ticket: Any, waited: Waited) -> list[Piece]:
+    def take(self, ticket: Any, waited: Waited) -> list[Chunk]:
         reader, tasks = self._tickets.pop(ticket)
         if reader in self._gone or (self._losses and self._draw(st.integers(0, 4)) == 0):
             self._losses -= 1
             raise ReaderLost
-        return [make_piece(task) for task in tasks]
+        return [make_chunk(task) for task in tasks]
 
     def lose(self, reader: str) -> None:
         self._names = [name for name in self._names if name != reader]
@@ -104,9 +104,9 @@ class DrawnCrew:
     data=st.data(),
     lengths=st.lists(st.integers(0, 75), max_size=6),
     in_order=st.booleans(),
-    credit=st.sampled_from([1, 3, 100]),  # pieces that may be ahead
+    credit=st.sampled_from([1, 3, 100]),  # chunks that may be ahead
 )
-def test_every_piece_comes_once(
+def test_every_chunk_comes_once(
     data: st.DataObject, lengths: list[int], in_order: bool, credit: int
 ) -> None:
     crew = DrawnCrew(data.draw, num_readers=data.draw(st.integers(0, 3)), losses=5)
@@ -114,17 +114,17 @@ def test_every_piece_comes_once(
         crew=crew,
         role="training",
         groups=groups_of(lengths),
-        piece_rows=PIECE_ROWS,
+        chunk_rows=CHUNK_ROWS,
         in_order=in_order,
     )
     with pytest.MonkeyPatch.context() as patch:
-        size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
-        patch.setattr(reader_feed, "CREDIT_BYTES", credit * max(size, PIECE_ROWS) * 1.5)
-        places = [(p.header.group, p.header.piece) for p in feed.pieces(Waited())]
+        size = make_chunk(Task(position=0, group=groups_of([1])[0], chunk=0)).table.nbytes
+        patch.setattr(reader_feed, "CREDIT_BYTES", credit * max(size, CHUNK_ROWS) * 1.5)
+        places = [(p.header.group, p.header.chunk) for p in feed.chunks(Waited())]
     wanted = [
-        (group.index, piece)
+        (group.index, chunk)
         for group in feed.groups
-        for piece in range(num_pieces_of(group, PIECE_ROWS))
+        for chunk in range(num_chunks_of(group, CHUNK_ROWS))
     ]
     assert (places if in_order else sorted(places)) == wanted
     assert crew.is_closed
@@ -151,8 +151,8 @@ class PromptCrew:
     def wait(self, tickets: Sequence[Any], waited: Waited) -> Hashable | None:
         return min(tickets)  # type: ignore[no-any-return]
 
-    def take(self, ticket: Any, waited: Waited) -> list[Piece]:
-        return [make_piece(task) for task in self.calls[ticket][1]]
+    def take(self, ticket: Any, waited: Waited) -> list[Chunk]:
+        return [make_chunk(task) for task in self.calls[ticket][1]]
 
     def lose(self, reader: str) -> None:
         raise AssertionError(f"nobody is lost: {reader}")
@@ -162,38 +162,38 @@ class PromptCrew:
 
 
 class ManyCrew(PromptCrew):
-    """More readers than there are pieces that may be ahead by their bytes."""
+    """More readers than there are chunks that may be ahead by their bytes."""
 
     def readers(self) -> Sequence[str]:
         return tuple(f"r{index}" for index in range(24))
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("lengths", [[PIECE_ROWS] * 240, [10 * PIECE_ROWS] * 24])
+@pytest.mark.parametrize("lengths", [[CHUNK_ROWS] * 240, [10 * CHUNK_ROWS] * 24])
 def test_no_reader_is_idle_for_want_of_credit(
     monkeypatch: pytest.MonkeyPatch, lengths: list[int], in_order: bool
 ) -> None:
-    size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
-    monkeypatch.setattr(reader_feed, "CREDIT_BYTES", 3 * max(size, PIECE_ROWS))
+    size = make_chunk(Task(position=0, group=groups_of([1])[0], chunk=0)).table.nbytes
+    monkeypatch.setattr(reader_feed, "CREDIT_BYTES", 3 * max(size, CHUNK_ROWS))
     crew = ManyCrew(call_seconds=0.0)
     groups = groups_of(lengths)
     feed = ReaderFeed(
-        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+        crew=crew, role="training", groups=groups, chunk_rows=CHUNK_ROWS, in_order=in_order
     )
-    pieces = feed.pieces(Waited())
+    chunks = feed.chunks(Waited())
     for _ in range(100):
-        next(pieces)
+        next(chunks)
     asked = [reader for reader, _ in crew.calls]
     assert set(asked[:24]) == set(crew.readers())  # one each before the first came
     assert len(asked) <= 100 + 24
-    if not in_order or max(lengths) == PIECE_ROWS:  # else later groups' pieces wait for the first's
+    if not in_order or max(lengths) == CHUNK_ROWS:  # else later groups' chunks wait for the first's
         assert min(asked.count(reader) for reader in crew.readers()) >= 3
 
 
 @pytest.mark.parametrize(
     ("call_seconds", "most"),
     [
-        pytest.param(1.0, 3, id="three pieces of 0.3 s are worth a call"),
+        pytest.param(1.0, 3, id="three chunks of 0.3 s are worth a call"),
         pytest.param(0.0, 1, id="a call costs nothing"),
     ],
 )
@@ -202,11 +202,11 @@ def test_a_call_is_worth_its_while_and_the_last_ones_are_small(
     call_seconds: float, most: int, in_order: bool
 ) -> None:
     crew = PromptCrew(call_seconds)
-    groups = groups_of([PIECE_ROWS] * 60)
+    groups = groups_of([CHUNK_ROWS] * 60)
     feed = ReaderFeed(
-        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+        crew=crew, role="training", groups=groups, chunk_rows=CHUNK_ROWS, in_order=in_order
     )
-    found = [piece.header.group for piece in feed.pieces(Waited())]
+    found = [chunk.header.group for chunk in feed.chunks(Waited())]
     lengths = [len(tasks) for _, tasks in crew.calls]
     assert found == list(range(60))
     assert lengths[0] == lengths[-1] == 1  # nothing is known yet; nobody is kept waiting
@@ -224,11 +224,11 @@ class JoinedCrew(PromptCrew):
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_reader_that_joins_is_asked_at_once(in_order: bool) -> None:
     crew = JoinedCrew(call_seconds=3.0)
-    groups = groups_of([PIECE_ROWS] * 400)
+    groups = groups_of([CHUNK_ROWS] * 400)
     feed = ReaderFeed(
-        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+        crew=crew, role="training", groups=groups, chunk_rows=CHUNK_ROWS, in_order=in_order
     )
-    assert len(list(feed.pieces(Waited()))) == 400
+    assert len(list(feed.chunks(Waited()))) == 400
     assert [reader for reader, _ in crew.calls[9:12]].count("b") == 2
 
 
@@ -237,7 +237,7 @@ class DeadlyCrew(PromptCrew):
 
     deadly = 47
 
-    def take(self, ticket: Any, waited: Waited) -> list[Piece]:
+    def take(self, ticket: Any, waited: Waited) -> list[Chunk]:
         if any(task.group.index == self.deadly for task in self.calls[ticket][1]):
             raise ReaderLost
         return super().take(ticket, waited)
@@ -249,23 +249,23 @@ class DeadlyCrew(PromptCrew):
 @pytest.mark.parametrize("in_order", [True, False])
 def test_the_group_that_kills_its_readers_is_the_one_that_is_named(in_order: bool) -> None:
     crew = DeadlyCrew(call_seconds=100.0)
-    groups = groups_of([PIECE_ROWS] * 200)
+    groups = groups_of([CHUNK_ROWS] * 200)
     feed = ReaderFeed(
-        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=in_order
+        crew=crew, role="training", groups=groups, chunk_rows=CHUNK_ROWS, in_order=in_order
     )
     with pytest.raises(FeedError, match=rf"group {crew.deadly} .*epoch 0.*\b11\b"):
-        list(feed.pieces(Waited()))
+        list(feed.chunks(Waited()))
 
 
 def test_a_call_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = make_piece(Task(position=0, group=groups_of([1])[0], piece=0)).table.nbytes
-    monkeypatch.setattr(reader_feed, "_CALL_BYTES", 2.5 * max(size, PIECE_ROWS))
+    size = make_chunk(Task(position=0, group=groups_of([1])[0], chunk=0)).table.nbytes
+    monkeypatch.setattr(reader_feed, "_CALL_BYTES", 2.5 * max(size, CHUNK_ROWS))
     crew = PromptCrew(call_seconds=100.0)
-    groups = groups_of([PIECE_ROWS] * 60)
+    groups = groups_of([CHUNK_ROWS] * 60)
     feed = ReaderFeed(
-        crew=crew, role="training", groups=groups, piece_rows=PIECE_ROWS, in_order=False
+        crew=crew, role="training", groups=groups, chunk_rows=CHUNK_ROWS, in_order=False
     )
-    assert len(list(feed.pieces(Waited()))) == 60
+    assert len(list(feed.chunks(Waited()))) == 60
     assert max(len(tasks) for _, tasks in crew.calls) == 2
 
 
@@ -279,23 +279,23 @@ def root(tmp_path: Path) -> Path:
 
 def threads_over(root: Path, pipeline: Pipeline, *, in_order: bool) -> tuple[ReaderFeed, Stream]:
     plan = build_plan(pipeline.experiment("threads"), str(root)).training
-    stream = Stream(plan=plan, piece_rows=PIECE_ROWS)
+    stream = Stream(plan=plan, chunk_rows=CHUNK_ROWS)
     groups = plan_groups(
-        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, piece_rows=PIECE_ROWS
+        plan.scan.units, seed=0, epoch=0, shuffle=plan.shuffle, chunk_rows=CHUNK_ROWS
     )
     source = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
     return source.open("training", 0, groups, in_order=in_order), stream
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_threads_make_the_pieces_of_the_groups(root: Path, in_order: bool) -> None:
+def test_threads_make_the_chunks_of_the_groups(root: Path, in_order: bool) -> None:
     base = Pipeline.read_parquet("t/", row_key="id").filter("x > 1")
     feed, stream = threads_over(root, base, in_order=in_order)
-    found = list(feed.pieces(waited := Waited()))
-    wanted = [p for g in feed.groups for p in read_group(stream.plan, g, PIECE_ROWS)]
+    found = list(feed.chunks(waited := Waited()))
+    wanted = [p for g in feed.groups for p in read_group(stream.plan, g, CHUNK_ROWS)]
     if not in_order:
-        found.sort(key=lambda piece: (piece.header.group, piece.header.piece))
-    assert [piece.table for piece in found] == [piece.table for piece in wanted]
+        found.sort(key=lambda chunk: (chunk.header.group, chunk.header.chunk))
+    assert [chunk.table for chunk in found] == [chunk.table for chunk in wanted]
     assert waited.production > 0
 
 
@@ -303,15 +303,15 @@ def test_what_a_thread_raises_is_raised(root: Path) -> None:
     base = Pipeline.read_parquet("t/", row_key="id").derive(y="cast(text as bigint)")
     feed, _ = threads_over(root, base, in_order=False)
     with pytest.raises(StepError, match=r"a\.parquet, row group \d"):
-        list(feed.pieces(Waited()))
+        list(feed.chunks(Waited()))
 
 
-def test_a_piece_asked_again_is_the_same(root: Path) -> None:
+def test_a_chunk_asked_again_is_the_same(root: Path) -> None:
     feed, stream = threads_over(root, Pipeline.read_parquet("t/", row_key="id"), in_order=True)
     group = feed.groups[0]
-    whole = list(read_group(stream.plan, group, PIECE_ROWS))
-    assert len(whole) == 3  # 25 rows of the row group, ten a piece
-    maker = PieceMaker(lambda role: stream)
+    whole = list(read_group(stream.plan, group, CHUNK_ROWS))
+    assert len(whole) == 3  # 25 rows of the row group, ten a chunk
+    maker = ChunkMaker(lambda role: stream)
     for index in (1, 2, 0, 1, 2, 2):  # as readers are asked after others were lost
-        task = Task(position=0, group=group, piece=index)
+        task = Task(position=0, group=group, chunk=index)
         assert maker.make("training", task).table == whole[index].table

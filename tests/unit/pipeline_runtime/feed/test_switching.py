@@ -1,4 +1,4 @@
-"""Threads or processes by what a rank waits for: each kind where it is faster, every piece once."""
+"""Threads or processes by what a rank waits for: each kind where it is faster, every chunk once."""
 
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Executor, Future
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk, Header
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.switching import WINDOW_SECONDS, Processes, SwitchingCrew, Threads
-from pipeline_runtime.feed.pieces import Header, Piece
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.reader_usage import WARMING_SECONDS
 from pipeline_runtime.plan import Group
@@ -42,7 +42,7 @@ class AtOnce(Executor):
 
 
 class TimedCrew:
-    """Readers of a kind, of which a rank waits so many seconds for each piece.
+    """Readers of a kind, of which a rank waits so many seconds for each chunk.
 
     Args:
         hidden_looks: how often nobody is up.
@@ -107,13 +107,13 @@ class TimedCrew:
         waited.production += self._waits
         return tickets[0]
 
-    def take(self, ticket: Hashable, waited: Waited) -> list[Piece]:
+    def take(self, ticket: Hashable, waited: Waited) -> list[Chunk]:
         _, tasks = self._asked.pop(ticket)
         if self._losses > 0:
             self._losses -= 1
             raise ReaderLost
         self.made += [task.group.index for task in tasks]
-        return [_piece(task) for task in tasks]
+        return [_chunk(task) for task in tasks]
 
     def lose(self, reader: str) -> None:
         self._names.remove(reader)
@@ -124,9 +124,9 @@ class TimedCrew:
         self.closed += 1
 
 
-def _piece(task: Task) -> Piece:
-    header = Header(epoch=0, group=task.group.index, piece=0, is_last=True, num_rows=1, counts=())
-    return Piece(header=header, rows=pa.table({"x": [task.group.index]}))
+def _chunk(task: Task) -> Chunk:
+    header = Header(epoch=0, group=task.group.index, chunk=0, is_last=True, num_rows=1, counts=())
+    return Chunk(header=header, rows=pa.table({"x": [task.group.index]}))
 
 
 def train(
@@ -143,12 +143,12 @@ def train(
         crew=SwitchingCrew(threads, processes, num_groups, clock, AtOnce()),
         role="training",
         groups=[Group(epoch=0, index=i, units=(unit,)) for i, unit in enumerate(units)],
-        piece_rows=1,
+        chunk_rows=1,
         in_order=True,
     )
     waited, found = Waited(), []
-    for piece in feed.pieces(waited):
-        found.append(piece.header.group)
+    for chunk in feed.chunks(waited):
+        found.append(chunk.header.group)
         clock.now += STEP_SECONDS + paused
         waited.paused += paused
     return found
@@ -174,7 +174,7 @@ def test_threads_make_the_rows_until_all_processes_are_up() -> None:
 
     assert train(clock, threads, lambda: processes, 100) == list(range(100))
 
-    assert len(threads.made) in range(25, 35)  # there are two looks a piece
+    assert len(threads.made) in range(25, 35)  # there are two looks a chunk
 
 
 def test_no_process_is_started_for_what_is_left_of_a_short_run() -> None:
@@ -248,7 +248,7 @@ def test_where_no_process_starts_threads_go_on(when: str) -> None:
     losses=st.integers(0, 3),
     num_groups=st.integers(0, 160),
 )
-def test_every_piece_comes_once(
+def test_every_chunk_comes_once(
     waits: tuple[float, float], looks: tuple[int, int], losses: int, num_groups: int
 ) -> None:
     clock = Clock()

@@ -3,14 +3,14 @@
 import pytest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
-from pipeline_runtime.feed.pieces import Header, StepCount
+from pipeline_runtime.feed.chunk import Header, StepCount
 from pipeline_runtime.feed.reader_usage import UsageMeter
 
 
 def header(gap: float) -> Header:
     counts = tuple(StepCount(rows=1, num_bytes=1, seconds=s) for s in (2.0, 1.0, 0.5))
     return Header(
-        epoch=0, group=0, piece=0, is_last=True, num_rows=1, counts=counts, gap_seconds=gap
+        epoch=0, group=0, chunk=0, is_last=True, num_rows=1, counts=counts, gap_seconds=gap
     )
 
 

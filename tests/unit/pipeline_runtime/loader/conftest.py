@@ -27,7 +27,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pipeline(clicks: Path) -> Pipeline:
-    """Return all rows of the table; pieces have at most 90, so that groups have several."""
+    """Return all rows of the table; chunks have at most 90, so that groups have several."""
     return Pipeline.read_parquet(f"{clicks}/t/", request_key="request").with_options(
         rows_per_block=90
     )

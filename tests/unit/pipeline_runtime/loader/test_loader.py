@@ -33,7 +33,7 @@ def test_rows_come_in_the_order_of_the_table(pipeline: Pipeline, batch_size: int
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_batches_of_a_piece_are_views_of_what_its_reader_converted(
+def test_batches_of_a_chunk_are_views_of_what_its_reader_converted(
     clicks: Path, shuffle: bool
 ) -> None:
     """Arrow stores flags as bits, so they are copied: not in the loop, for each batch."""

@@ -197,15 +197,15 @@ def note_held_bytes(table: pa.Table) -> pa.Table:
 
 
 def test_the_bytes_of_rows_in_memory_are_bounded(tmp_path: Path) -> None:
-    num_pieces, piece_rows = 60, 10_000
-    table = pa.table({"x": np.arange(num_pieces * piece_rows)})
-    piece_bytes = table.nbytes // num_pieces
-    pq.write_table(table, tmp_path / "t.parquet", row_group_size=piece_rows)
+    num_chunks, chunk_rows = 60, 10_000
+    table = pa.table({"x": np.arange(num_chunks * chunk_rows)})
+    chunk_bytes = table.nbytes // num_chunks
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=chunk_rows)
     del table
     pipeline = Pipeline.read_parquet(f"{tmp_path}/t.parquet").map(
         note_held_bytes, input_columns=["x"], output_columns={"x": "int64"}
     )
-    loader = pipeline.with_options(rows_per_block=piece_rows).loader(1000, ["x"], num_threads=2)
+    loader = pipeline.with_options(rows_per_block=chunk_rows).loader(1000, ["x"], num_threads=2)
     HELD.clear()
     before = pa.total_allocated_bytes()
     num_batches = 0
@@ -213,10 +213,10 @@ def test_the_bytes_of_rows_in_memory_are_bounded(tmp_path: Path) -> None:
         num_batches += 1
         time.sleep(0.001)  # readers get ahead of the loop, as far as they may
         HELD.append(pa.total_allocated_bytes())
-    assert num_batches == num_pieces * piece_rows // 1000
+    assert num_batches == num_chunks * chunk_rows // 1000
     # Two calls of each thread, each with the rows that it read and those that it made; and the
-    # piece that batches are cut from.
-    assert max(HELD) - before <= 15 * piece_bytes
+    # chunk that batches are cut from.
+    assert max(HELD) - before <= 15 * chunk_bytes
 
 
 def test_a_pickled_loader_works_and_goes_on(pipeline: Pipeline) -> None:

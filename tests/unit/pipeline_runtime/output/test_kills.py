@@ -63,7 +63,7 @@ def settings_of(uri: str, stream: StreamPlan, **settings: object) -> Written:
         stream=stream,
         uri=uri,
         partition_by=("day",),
-        piece_rows=7,
+        chunk_rows=7,
         storage=KillingStorage,
         **settings,  # type: ignore[arg-type]
     )

@@ -1,4 +1,4 @@
-"""Records of pieces are stored one by one on a disk, and several at a time on an object store."""
+"""Records of chunks are stored one by one on a disk, and several at a time on an object store."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from failing_store import store_in_memory
 from pipeline_runtime.errors import OutputError
 from pipeline_runtime.output import recording as module
 from pipeline_runtime.output.recording import recording
-from pipeline_runtime.output.records import PieceRecord, RunRecord, read_record
+from pipeline_runtime.output.records import ChunkRecord, RunRecord, read_record
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources import open_location
 
 
-def record(group: int) -> PieceRecord:
-    return PieceRecord(
-        group=group, piece=0, is_last=True, num_rows=0, counts=(), file="", sections=()
+def record(group: int) -> ChunkRecord:
+    return ChunkRecord(
+        group=group, chunk=0, is_last=True, num_rows=0, counts=(), file="", sections=()
     )
 
 
@@ -44,25 +44,25 @@ def test_a_disk_stores_each_record_at_once(tmp_path: Path) -> None:
     ("kind", "text", "name", "value"),
     [
         pytest.param(
-            PieceRecord,
+            ChunkRecord,
             '{"version": 1, "group": 3, "piece": 2, "isLast": true, "numRows": 0, "counts": [],'
             ' "file": "", "sections": []}',
             "place",
             (3, 2),
-            id="a piece",
+            id="a chunk",
         ),
         pytest.param(
             RunRecord,
             '{"version": 1, "id": "a", "runHash": "b", "runConfig": {}, "dataDigest": "c",'
             ' "pieceRows": 7}',
-            "piece_rows",
+            "chunk_rows",
             7,
             id="a run",
         ),
     ],
 )
 def test_records_are_read_by_the_names_of_their_fields(
-    tmp_path: Path, kind: type[PieceRecord | RunRecord], text: str, name: str, value: object
+    tmp_path: Path, kind: type[ChunkRecord | RunRecord], text: str, name: str, value: object
 ) -> None:
     staged = Storage(open_location(str(tmp_path)))
     staged.write("record.json", text.encode())
@@ -74,7 +74,7 @@ def test_a_store_has_bounded_requests(store: Storage, monkeypatch: pytest.Monkey
     running: list[str] = []
     write = module.write_record
 
-    def wait(storage: Storage, name: str, each: PieceRecord) -> None:
+    def wait(storage: Storage, name: str, each: ChunkRecord) -> None:
         running.append(name)
         go_on.wait()
         write(storage, name, each)
@@ -96,7 +96,7 @@ def test_a_store_has_bounded_requests(store: Storage, monkeypatch: pytest.Monkey
 def test_a_record_that_cannot_be_stored_ends_the_run(
     store: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(storage: Storage, name: str, each: PieceRecord) -> None:
+    def refuse(storage: Storage, name: str, each: ChunkRecord) -> None:
         raise OutputError(name)
 
     monkeypatch.setattr(module, "write_record", refuse)

@@ -23,11 +23,11 @@ NUMBERS = pa.table({"id": np.arange(1000), "x": np.random.default_rng(0).random(
 
 def test_files_have_about_the_target_size(tmp_path: Path) -> None:
     stream = plan_table(tmp_path / "in.parquet", NUMBERS, 30)  # 34 units
-    whole = Written(stream=stream, uri=str(tmp_path / "whole"), piece_rows=30).write()
+    whole = Written(stream=stream, uri=str(tmp_path / "whole"), chunk_rows=30).write()
     assert len(whole.files) == 1
     target = whole.num_bytes // 4
     cut = Written(
-        stream=stream, uri=str(tmp_path / "cut"), piece_rows=30, target_bytes=target
+        stream=stream, uri=str(tmp_path / "cut"), chunk_rows=30, target_bytes=target
     ).write()
     assert 4 <= len(cut.files) <= 5
     assert all(0.7 * target < file.bytes < 1.5 * target for file in cut.files)
@@ -36,7 +36,7 @@ def test_files_have_about_the_target_size(tmp_path: Path) -> None:
 def test_rows_keep_the_order_of_the_source(tmp_path: Path) -> None:
     stream = plan_table(tmp_path / "in.parquet", NUMBERS, 30)
     uri = str(tmp_path / "out")
-    Written(stream=stream, uri=uri, piece_rows=20, target_bytes=3000).write()
+    Written(stream=stream, uri=uri, chunk_rows=20, target_bytes=3000).write()
     assert Pipeline.read_parquet(uri).to_table("").equals(NUMBERS)
 
 

@@ -18,9 +18,9 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import run_hash
 from pipeline_runtime.errors import ManifestError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.pieces import StepCount, add_counts
 from pipeline_runtime.plan import Plan, build_plan, explain, plan_document
 from pipeline_runtime.plan.consumers import Consumer
 from pipeline_runtime.run.consumers import Reading
@@ -59,14 +59,14 @@ def test_a_consumer_refuses_what_it_cannot_take(pipeline: Pipeline) -> None:
 def test_a_consumer_shares_leases_waiting_and_the_funnel(pipeline: Pipeline) -> None:
     stream = plan_for(pipeline, SumConsumer("id")).main
     readers = ThreadReaders(
-        streams={"sum": Stream(plan=stream, piece_rows=100, finish=add_up)}, num_threads=2
+        streams={"sum": Stream(plan=stream, chunk_rows=100, finish=add_up)}, num_threads=2
     )
     waited, usage = Waited(), WorkerUsage()
     feed = readers.open("sum", 0, stream.groups(0, 100), in_order=False)
     total, counts = 0, tuple[StepCount, ...]()
-    for piece in feed.pieces(waited, usage):
-        total += int(piece.result)
-        counts = add_counts(counts, piece.header.counts)
+    for chunk in feed.chunks(waited, usage):
+        total += int(chunk.result)
+        counts = add_counts(counts, chunk.header.counts)
     assert total == sum(range(0, 1000, 2))
     assert [flow.rows_out for flow in step_flows(stream, counts)] == [1000, 500]
     assert usage.units == 10

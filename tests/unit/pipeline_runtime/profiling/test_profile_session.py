@@ -59,7 +59,7 @@ def test_bytes_are_those_of_the_columns_in_use(
     assert sizes["decoded"] == 4 * (16 + 2 / 8 + 8)
     assert sizes["after the steps"] == 24
     assert sizes["batch on cpu"] == 20
-    # Packed, a row has its 8 bytes of identity besides; a piece has a header.
+    # Packed, a row has its 8 bytes of identity besides; a chunk has a header.
     assert 28 < sizes["packed"] < 60
     assert 0 < sizes["packed, by zstd"] < sizes["packed"]
     assert 0 < sizes["packed, by lz4"] < sizes["packed"]

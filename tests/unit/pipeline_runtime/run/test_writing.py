@@ -46,7 +46,7 @@ def run(
         "metadata": {"name": "kept"},
         "spec": {
             "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
-            "pipelineOptions": {"rowsPerBlock": 100},  # ten pieces
+            "pipelineOptions": {"rowsPerBlock": 100},  # ten chunks
             "pipeline": [{"filter": {"where": "id % 2 = 0"}}],
             "output": {"parquet": {"uri": "out/"}, **output},
         },

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline_runtime.feed.pieces import StepCount
+from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.output.job import Phase, Progress
 from pipeline_runtime.run.writing.writing_metrics import WritingCollector
 
@@ -35,7 +35,7 @@ def collector(now: list[float]) -> WritingCollector:
 
 def test_waits_are_the_time_without_records(collector: WritingCollector) -> None:
     collector.update(
-        progress_of("Spooling", 400, 20.0, recording_seconds=5.0, pieces=4, resumed_rows=100)
+        progress_of("Spooling", 400, 20.0, recording_seconds=5.0, chunks=4, resumed_rows=100)
     )
     found = read(collector)
     assert found["lastmile_run_loop_seconds_total"] == 20.0

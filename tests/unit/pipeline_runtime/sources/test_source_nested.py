@@ -19,10 +19,10 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.expressions import parse
-from pipeline_runtime.feed.leases import num_pieces_of
+from pipeline_runtime.feed.leases import num_chunks_of
 from pipeline_runtime.feed.making.work import places_of, read_group
 from pipeline_runtime.hashing import Checksum
-from pipeline_runtime.plan import build_plan, plan_groups, rows_per_piece, share_groups
+from pipeline_runtime.plan import build_plan, plan_groups, rows_per_chunk, share_groups
 from pipeline_runtime.sources import Predicate, open_location, read_flat
 from pipeline_runtime.sources.parquet import ParquetTable, open_parquet
 from pipeline_runtime.sources.parquet.nested import METADATA_KEY
@@ -159,15 +159,15 @@ def checksum_of(root: Path, uri: str, shuffle: str) -> tuple[list[int], dict[str
     )
     experiment = pipeline.experiment("same", shuffle={"unit": shuffle, "windowRows": 50})
     stream = build_plan(experiment, str(root)).training
-    rows = rows_per_piece(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
+    rows = rows_per_chunk(stream.scan.units, stream.shuffle, stream.max_rows_per_block)
     groups = plan_groups(
-        stream.scan.units, seed=7, epoch=1, shuffle=stream.shuffle, piece_rows=rows
+        stream.scan.units, seed=7, epoch=1, shuffle=stream.shuffle, chunk_rows=rows
     )
     ids, checksum = [], Checksum()
     for group in groups:
-        for piece in read_group(stream, group, rows):
-            ids += piece.table.column("id").to_pylist()
-            checksum.add(piece.table.column(ROW_HASH_COLUMN).to_numpy())
+        for chunk in read_group(stream, group, rows):
+            ids += chunk.table.column("id").to_pylist()
+            checksum.add(chunk.table.column(ROW_HASH_COLUMN).to_numpy())
     return ids, checksum.to_json()
 
 
@@ -245,27 +245,27 @@ def test_lists_that_do_not_fit_the_counts_are_refused_when_read(lake: Path) -> N
 
 @pytest.mark.parametrize("layout", ["flat", "nested"])
 @pytest.mark.parametrize("request_columns", [None, ["user", "history"]])
-@pytest.mark.parametrize("piece_rows", [3, 7, 20, 30, 1000])
+@pytest.mark.parametrize("chunk_rows", [3, 7, 20, 30, 1000])
 @pytest.mark.parametrize("num_ranks", [2, 3, 7])
 def test_parts_of_row_groups_have_their_rows_and_places(
-    lake: Path, layout: str, request_columns: list[str] | None, piece_rows: int, num_ranks: int
+    lake: Path, layout: str, request_columns: list[str] | None, chunk_rows: int, num_ranks: int
 ) -> None:
     pipeline = Pipeline.read_parquet(
         f"{layout}/", request_key="request", request_columns=request_columns
     ).derive(length="list_length(history)")
     experiment = pipeline.experiment("same", shuffle={"unit": "none"})
     stream = replace(build_plan(experiment, str(lake)).training, request_columns=())
-    groups = stream.groups(0, piece_rows)
-    expected = [piece.table for group in groups for piece in read_group(stream, group, piece_rows)]
+    groups = stream.groups(0, chunk_rows)
+    expected = [chunk.table for group in groups for chunk in read_group(stream, group, chunk_rows)]
     found = []
     shares = share_groups(groups, num_ranks)
     for group in sorted(chain.from_iterable(shares), key=lambda group: group.index):
-        pieces = list(read_group(stream, group, piece_rows))
-        assert len(pieces) == num_pieces_of(group, piece_rows)
-        for piece in pieces:
-            places = places_of(group, piece.header, piece_rows)
-            assert piece.header.num_rows == sum(place.num_rows for place in places) <= piece_rows
-        last = pieces[-1].header.piece
-        assert next(read_group(stream, group, piece_rows, last)).table == pieces[-1].table
-        found += [piece.table for piece in pieces]
+        chunks = list(read_group(stream, group, chunk_rows))
+        assert len(chunks) == num_chunks_of(group, chunk_rows)
+        for chunk in chunks:
+            places = places_of(group, chunk.header, chunk_rows)
+            assert chunk.header.num_rows == sum(place.num_rows for place in places) <= chunk_rows
+        last = chunks[-1].header.chunk
+        assert next(read_group(stream, group, chunk_rows, last)).table == chunks[-1].table
+        found += [chunk.table for chunk in chunks]
     assert pa.concat_tables(found) == pa.concat_tables(expected)  # the hashes of places among them

@@ -31,7 +31,7 @@ from pipeline_runtime.steps.base import BindContext, SideTableRequest
 from pipeline_runtime.steps.join.model import JoinStep
 from pipeline_runtime.steps.join.transform import Join
 
-ROWS, PIECE_ROWS = 1000, 250
+ROWS, CHUNK_ROWS = 1000, 250
 OPENING = Opening(storage_root="")
 
 
@@ -89,7 +89,7 @@ def test_units_carry_partition_values_and_buckets_to_workers() -> None:
 
 
 def groups_of(plan: Plan) -> list[Group]:
-    return plan.training.groups(0, PIECE_ROWS)
+    return plan.training.groups(0, CHUNK_ROWS)
 
 
 @pytest.mark.parametrize("where", ["id % 300 = 7", "half = 1 and items is not null"])
@@ -97,17 +97,17 @@ def test_reading_some_columns_late_changes_no_row(where: str) -> None:
     stream = plan_of([filter_by(where)]).training
     assert stream.first_look is not None
     for group in groups_of(plan_of([filter_by(where)])):
-        [late] = read_group(stream, group, PIECE_ROWS, looks_first=True)
-        [at_once] = read_group(stream, group, PIECE_ROWS)
+        [late] = read_group(stream, group, CHUNK_ROWS, looks_first=True)
+        [at_once] = read_group(stream, group, CHUNK_ROWS)
         assert late.table.equals(at_once.table)
 
 
 def test_threads_deliver_its_rows() -> None:
     plan = plan_of([filter_by("id % 3 = 0")])
-    stream = Stream(plan=plan.training, piece_rows=PIECE_ROWS)
+    stream = Stream(plan=plan.training, chunk_rows=CHUNK_ROWS)
     readers = ThreadReaders(streams={"training": stream}, num_threads=1)
     feed = readers.open("training", 0, groups_of(plan), in_order=True)
-    tables = [piece.table for piece in feed.pieces(Waited())]
+    tables = [chunk.table for chunk in feed.chunks(Waited())]
     assert pa.concat_tables(tables)["id"].to_pylist() == list(range(0, ROWS, 3))
 
 

@@ -10,8 +10,8 @@ import torch
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk, Header
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece
 from pipeline_runtime.feed.transport.wire import Wire, pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -21,17 +21,17 @@ from pipeline_runtime.training.stream import BatchStream, Cutting
 
 
 def make_stream(values: list[list[int | None]], batch_size: int) -> BatchStream:
-    """A group of one piece for each list of values."""
-    pieces = []
+    """A group of one chunk for each list of values."""
+    chunks = []
     for group, column in enumerate(values):
         header = Header(
-            epoch=0, group=group, piece=0, is_last=True, num_rows=len(column), counts=()
+            epoch=0, group=group, chunk=0, is_last=True, num_rows=len(column), counts=()
         )
         hashes = pa.array(range(len(column)), pa.uint64())
         table = pa.table({"x": pa.array(column, pa.int64()), ROW_HASH_COLUMN: hashes})
-        pieces.append(Piece(header=header, rows=table))
+        chunks.append(Chunk(header=header, rows=table))
     return BatchStream(
-        pieces=iter(pieces),
+        chunks=iter(chunks),
         groups=[Group(epoch=0, index=i, units=()) for i in range(len(values))],
         cutting=Cutting(batch_size=batch_size, last_batch="Pad"),
         position=Position(),
@@ -42,7 +42,7 @@ def make_stream(values: list[list[int | None]], batch_size: int) -> BatchStream:
 def test_what_readers_made_and_sent_is_the_same_made_ahead() -> None:
     batching = Batching(batch_size=4, weight_column=None, label_column=None)
     sent = make_stream([list(range(10))], batch_size=4)
-    sent.pieces = iter([unpack(pack(make_ready(piece, batching)))[0] for piece in sent.pieces])
+    sent.chunks = iter([unpack(pack(make_ready(chunk, batching)))[0] for chunk in sent.chunks])
     batches, known = collate(sent, ahead=True)
     assert (batches, known) == ([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]], 1)
 
@@ -61,18 +61,18 @@ def collate(stream: BatchStream, *, ahead: bool) -> tuple[list[list[int]], int]:
 
 @pytest.mark.parametrize("sends", [False, True])
 @pytest.mark.parametrize("chunk_rows", [1, 5, 7, 30])
-def test_converted_pieces_give_the_same_batches_in_order(chunk_rows: int, sends: bool) -> None:
+def test_converted_chunks_give_the_same_batches_in_order(chunk_rows: int, sends: bool) -> None:
     batching = Batching(batch_size=4, weight_column=None, label_column=None, cuts=False)
     values: list[list[int | None]] = [list(range(15)), [15], list(range(16, 30))]
 
-    def convert(piece: Piece) -> Piece:
-        table = pa.Table.from_batches(piece.table.to_batches(max_chunksize=chunk_rows))
-        ready = make_ready(replace(piece, rows=table), batching)
+    def convert(chunk: Chunk) -> Chunk:
+        table = pa.Table.from_batches(chunk.table.to_batches(max_chunksize=chunk_rows))
+        ready = make_ready(replace(chunk, rows=table), batching)
         return unpack(pack(ready))[0] if sends else ready
 
     stream = make_stream(values, batch_size=4)
     stream.cutting = replace(stream.cutting, preserve_order=True)
-    stream.pieces = iter([convert(piece) for piece in stream.pieces])
+    stream.chunks = iter([convert(chunk) for chunk in stream.chunks])
     batches, _ = collate(stream, ahead=True)
     assert batches == [list(range(first, min(first + 4, 30))) for first in range(0, 30, 4)]
 
@@ -83,7 +83,7 @@ def test_batches_are_the_same_made_ahead_or_when_asked_for(ahead: bool) -> None:
     batches, known = collate(make_stream(values, batch_size=4), ahead=ahead)
     whole = [[0, 1, 2, 3], [4, 5, 6, 7], [13, 14, 15, 16]]
     assert batches == [*whole[:2], [8, 9, 10, 11], whole[2], [12, 17, 18, 19]]
-    assert known == 2  # 4–7, and the last: for the others a piece had to arrive first
+    assert known == 2  # 4–7, and the last: for the others a chunk had to arrive first
 
 
 def test_what_is_wrong_with_a_batch_is_said_when_it_is_asked_for() -> None:
@@ -115,17 +115,17 @@ def test_batches_on_a_gpu_are_those_on_the_cpu(way: str, ahead: bool) -> None:
         "padded": pa.FixedSizeListArray.from_arrays(pa.array(padded.reshape(-1)), 64),
         ROW_HASH_COLUMN: pa.array(np.arange(rows, dtype=np.uint64)),
     }
-    header = Header(epoch=0, group=0, piece=0, is_last=True, num_rows=rows, counts=())
-    piece = Piece(header=header, rows=pa.table(columns))
+    header = Header(epoch=0, group=0, chunk=0, is_last=True, num_rows=rows, counts=())
+    chunk = Chunk(header=header, rows=pa.table(columns))
     batching = Batching(batch_size=size, weight_column=None, label_column=None)
     wire = Wire(sparse=True, codec="lz4")
-    brought: Piece = piece if way == "rows" else make_ready(piece, batching)
+    brought: Chunk = chunk if way == "rows" else make_ready(chunk, batching)
     if way == "sent":
         [brought] = unpack(pack(brought, wire))
 
     def batches_on(device: str) -> list[Batch]:
         stream = BatchStream(
-            pieces=iter([brought]),
+            chunks=iter([brought]),
             groups=[Group(epoch=0, index=0, units=())],
             cutting=Cutting(batch_size=size, last_batch="Pad"),
             position=Position(),

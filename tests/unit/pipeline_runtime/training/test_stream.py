@@ -1,4 +1,4 @@
-"""Batches from pieces: exact sizes, every row once, positions that resume, ranks in step."""
+"""Batches from chunks: exact sizes, every row once, positions that resume, ranks in step."""
 
 import weakref
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
+from pipeline_runtime.feed.chunk import Chunk, Header, StepCount
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.pieces import Header, Piece, StepCount
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan.groups import Group
@@ -23,11 +23,11 @@ from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.position import Position, redistribute
 from pipeline_runtime.training.stream import Agreement, BatchStream, Cutting
 
-Shape = list[list[int]]  # rows of every piece of every group
+Shape = list[list[int]]  # rows of every chunk of every group
 
 
-def make_pieces(shape: Shape, epoch: int = 0) -> list[Piece]:
-    pieces, row = [], 1000 * epoch
+def make_chunks(shape: Shape, epoch: int = 0) -> list[Chunk]:
+    chunks, row = [], 1000 * epoch
     for group, sizes in enumerate(shape):
         for index, rows in enumerate(sizes):
             ids = np.arange(row, row + rows, dtype=np.uint64)
@@ -35,14 +35,14 @@ def make_pieces(shape: Shape, epoch: int = 0) -> list[Piece]:
             header = Header(
                 epoch=epoch,
                 group=group,
-                piece=index,
+                chunk=index,
                 is_last=index == len(sizes) - 1,
                 num_rows=rows,
                 counts=(StepCount(rows=rows, num_bytes=rows, seconds=0.0),),
             )
             table = pa.table({"x": pa.array(ids.astype(np.int64)), ROW_HASH_COLUMN: ids})
-            pieces.append(Piece(header=header, rows=table))
-    return pieces
+            chunks.append(Chunk(header=header, rows=table))
+    return chunks
 
 
 def make_groups(shape: Shape, epochs: int = 1) -> list[Group]:
@@ -50,14 +50,14 @@ def make_groups(shape: Shape, epochs: int = 1) -> list[Group]:
 
 
 def make_stream(
-    pieces: Sequence[Piece],
+    chunks: Sequence[Chunk],
     groups: list[Group],
     batch_size: int = 4,
     position: Position | None = None,
     **cutting: object,
 ) -> BatchStream:
     return BatchStream(
-        pieces=iter(pieces),
+        chunks=iter(chunks),
         groups=groups,
         cutting=Cutting(batch_size=batch_size, **({"last_batch": "Pad"} | cutting)),  # type: ignore[arg-type]
         position=position or Position(),
@@ -76,17 +76,17 @@ def values_of(rows: BatchRows | None) -> list[int]:
 
 
 def made_ready(
-    pieces: Sequence[Piece], batch_size: int, *, sent: bool, chunk_rows: int
-) -> list[Piece]:
-    """The pieces as their readers make batches of them, and as they come from another process.
+    chunks: Sequence[Chunk], batch_size: int, *, sent: bool, chunk_rows: int
+) -> list[Chunk]:
+    """The chunks as their readers make batches of them, and as they come from another process.
 
     Args:
-        chunk_rows: of a row group, of which the pieces are put together.
+        chunk_rows: of a row group, of which the chunks are put together.
     """
-    pieces = [replace(piece, rows=in_chunks(piece.table, chunk_rows)) for piece in pieces]
+    chunks = [replace(chunk, rows=in_chunks(chunk.table, chunk_rows)) for chunk in chunks]
     batching = Batching(batch_size=batch_size, weight_column=None, label_column=None)
-    ready = [make_ready(piece, batching) for piece in pieces]
-    return [unpack(pack(piece))[0] for piece in ready] if sent else ready  # type: ignore[misc]
+    ready = [make_ready(chunk, batching) for chunk in chunks]
+    return [unpack(pack(chunk))[0] for chunk in ready] if sent else ready  # type: ignore[misc]
 
 
 def in_chunks(table: pa.Table, rows: int) -> pa.Table:
@@ -101,8 +101,8 @@ shapes = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=3), min_size=
 def test_every_row_comes_once_in_full_batches_but_the_last(
     shape: Shape, batch_size: int, preserve_order: bool
 ) -> None:
-    pieces, groups = make_pieces(shape), make_groups(shape)
-    stream = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
+    chunks, groups = make_chunks(shape), make_groups(shape)
+    stream = make_stream(chunks, groups, batch_size, preserve_order=preserve_order)
     batches = rows_of(stream.epoch_rows(0))
     total = sum(map(sum, shape))
     rows = [row for batch in batches for row in batch]
@@ -123,37 +123,37 @@ def test_every_row_comes_once_in_full_batches_but_the_last(
 def test_batches_that_readers_made_are_those_that_the_trainer_makes(
     shape: Shape, batch_size: int, preserve_order: bool, way: str, stop: int, chunk_rows: int
 ) -> None:
-    pieces, groups = make_pieces(shape), make_groups(shape)
-    plain = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
+    chunks, groups = make_chunks(shape), make_groups(shape)
+    plain = make_stream(chunks, groups, batch_size, preserve_order=preserve_order)
     expected = rows_of(plain.epoch_rows(0))
-    made = made_ready(pieces, batch_size, sent=way == "sent", chunk_rows=chunk_rows)
-    ready: list[Piece] = [*made]
+    made = made_ready(chunks, batch_size, sent=way == "sent", chunk_rows=chunk_rows)
+    ready: list[Chunk] = [*made]
     if way == "every other one made":  # the others have a value that is no number, say
-        ready[::2] = pieces[::2]
+        ready[::2] = chunks[::2]
     stream = make_stream(ready, groups, batch_size, preserve_order=preserve_order)
     assert rows_of(stream.epoch_rows(0)) == expected
     assert stream.position.to_json() == plain.position.to_json()
     # And so they are after a checkpoint that the other way has written.
-    first = make_stream(pieces, groups, batch_size, preserve_order=preserve_order)
+    first = make_stream(chunks, groups, batch_size, preserve_order=preserve_order)
     before = rows_of(islice(first.epoch_rows(0), stop)) if stop else []
     saved = Position.from_json(first.position.to_json())
     left = [group for group in groups if group.index not in saved.done]
-    again = [piece for piece in ready if piece.header.group not in saved.done]
+    again = [chunk for chunk in ready if chunk.header.group not in saved.done]
     resumed = make_stream(again, left, batch_size, saved, preserve_order=preserve_order)
     assert before + rows_of(resumed.epoch_rows(0)) == expected
 
 
 @given(shape=shapes, batch_size=st.integers(1, 11), data=st.data())
-def test_a_piece_s_own_batches_do_not_depend_on_other_pieces(
+def test_a_chunk_s_own_batches_do_not_depend_on_other_chunks(
     shape: Shape, batch_size: int, data: st.DataObject
 ) -> None:
-    pieces, groups = make_pieces(shape), make_groups(shape)
+    chunks, groups = make_chunks(shape), make_groups(shape)
     own = set()
-    for piece in pieces:
-        rows = piece.table.column("x").to_pylist()
+    for chunk in chunks:
+        rows = chunk.table.column("x").to_pylist()
         whole = range(0, len(rows) - batch_size + 1, batch_size)
         own |= {tuple(rows[start : start + batch_size]) for start in whole}
-    shuffled = data.draw(st.permutations(pieces))
+    shuffled = data.draw(st.permutations(chunks))
     stream = make_stream(shuffled, groups, batch_size)
     assert own <= {tuple(batch) for batch in rows_of(stream.epoch_rows(0))}
 
@@ -162,17 +162,17 @@ def test_a_piece_s_own_batches_do_not_depend_on_other_pieces(
 def test_a_position_resumes_with_the_rows_that_are_left(
     shape: Shape, batch_size: int, stop: int, data: st.DataObject
 ) -> None:
-    pieces = make_pieces(shape)
+    chunks = make_chunks(shape)
     groups = make_groups(shape)
     in_order = data.draw(st.booleans())  # else the order of arrival is not promised
-    whole = make_stream(pieces, groups, batch_size, preserve_order=in_order)
+    whole = make_stream(chunks, groups, batch_size, preserve_order=in_order)
     expected = rows_of(whole.epoch_rows(0))
 
-    first = make_stream(pieces, groups, batch_size, preserve_order=in_order)
+    first = make_stream(chunks, groups, batch_size, preserve_order=in_order)
     before = rows_of(islice(first.epoch_rows(0), stop))
     saved = Position.from_json(first.position.to_json())  # as a checkpoint keeps it
     left = [group for group in groups if group.index not in saved.done]
-    again = [piece for piece in pieces if piece.header.group not in saved.done]
+    again = [chunk for chunk in chunks if chunk.header.group not in saved.done]
     if not in_order:
         again = data.draw(st.permutations(again))
         resumed = make_stream(again, left, batch_size, saved)
@@ -186,9 +186,9 @@ def test_a_position_resumes_with_the_rows_that_are_left(
     assert resumed.position.counts == whole.position.counts
 
 
-def test_pieces_of_the_next_epoch_are_held_back() -> None:
+def test_chunks_of_the_next_epoch_are_held_back() -> None:
     shape = [[3], [2]]
-    one, two = make_pieces(shape, 0), make_pieces(shape, 1)
+    one, two = make_chunks(shape, 0), make_chunks(shape, 1)
     stream = make_stream([one[0], two[1], one[1], two[0]], make_groups(shape, epochs=2), 10)
     assert rows_of(stream.epoch_rows(0)) == [[0, 1, 2, 3, 4]]
     assert sorted(rows_of(stream.epoch_rows(1))[0]) == [1000, 1001, 1002, 1003, 1004]
@@ -196,7 +196,7 @@ def test_pieces_of_the_next_epoch_are_held_back() -> None:
 
 def test_drop_leaves_out_the_remainder_and_counts_it() -> None:
     shape = [[5], [4]]
-    stream = make_stream(make_pieces(shape), make_groups(shape), 4, last_batch="Drop")
+    stream = make_stream(make_chunks(shape), make_groups(shape), 4, last_batch="Drop")
     assert rows_of(stream.epoch_rows(0)) == [[0, 1, 2, 3], [5, 6, 7, 8]]
     assert stream.dropped_rows == 1  # row 4
     assert stream.position.checksum.rows == 8
@@ -205,16 +205,16 @@ def test_drop_leaves_out_the_remainder_and_counts_it() -> None:
 
 def test_a_rank_without_rows_steps_along_until_no_rank_has_any() -> None:
     answers = iter([True, True, False])
-    stream = make_stream(make_pieces([[2]]), make_groups([[2]]), 2)
+    stream = make_stream(make_chunks([[2]]), make_groups([[2]]), 2)
     stream.agree = lambda has, full: Agreement(any_has_rows=next(answers), all_are_full=full)
     assert rows_of(stream.epoch_rows(0)) == [[0, 1], []]
 
 
 def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
-    pieces = make_pieces([[3]])
-    table = pieces[0].table.append_column("w", pa.array([1.0, 0.0, None]))
+    chunks = make_chunks([[3]])
+    table = chunks[0].table.append_column("w", pa.array([1.0, 0.0, None]))
     stream = make_stream(
-        [Piece(header=pieces[0].header, rows=table)], make_groups([[3]]), 9, weight_column="w"
+        [Chunk(header=chunks[0].header, rows=table)], make_groups([[3]]), 9, weight_column="w"
     )
     list(stream.epoch_rows(0))
     assert stream.position.checksum.to_json() == {
@@ -225,14 +225,14 @@ def test_rows_of_weight_zero_are_not_in_the_checksum() -> None:
 
 
 def test_a_feed_that_ends_early_is_an_error() -> None:
-    stream = make_stream(make_pieces([[2]]), make_groups([[2], [2]]), 2)
+    stream = make_stream(make_chunks([[2]]), make_groups([[2], [2]]), 2)
     with pytest.raises(FeedError, match=r"epoch 0 .*\[1\]"):
         list(stream.epoch_rows(0))
 
 
 def test_a_group_out_of_order_is_an_error_under_preserve_order() -> None:
-    pieces = make_pieces([[2], [2]])[::-1]
-    stream = make_stream(pieces, make_groups([[2], [2]]), 2, preserve_order=True)
+    chunks = make_chunks([[2], [2]])[::-1]
+    stream = make_stream(chunks, make_groups([[2], [2]]), 2, preserve_order=True)
     with pytest.raises(FeedError, match=r"group 0 .*epoch 0.*group 1"):
         list(stream.epoch_rows(0))
 
@@ -256,7 +256,7 @@ worlds = st.lists(st.integers(1, 3), min_size=2, max_size=4)
 def test_another_number_of_ranks_reads_what_none_has_read(
     shape: Shape, worlds: list[int], steps: int
 ) -> None:
-    pieces, groups = make_pieces(shape), make_groups(shape)
+    chunks, groups = make_chunks(shape), make_groups(shape)
     seen: list[int] = []
     positions = [Position()]
     for attempt, ranks in enumerate(worlds):
@@ -264,7 +264,7 @@ def test_another_number_of_ranks_reads_what_none_has_read(
         saved = []
         for rank, position in enumerate(redistribute(positions, ranks)):
             left = [group for group in groups[rank::ranks] if group.index not in position.done]
-            mine = [p for p in pieces if p.header.group in {group.index for group in left}]
+            mine = [p for p in chunks if p.header.group in {group.index for group in left}]
             stream = make_stream(mine, left, 3, Position.from_json(position.to_json()))
             tables = stream.epoch_rows(0)
             for table in tables if is_last else islice(tables, steps):
@@ -275,21 +275,21 @@ def test_another_number_of_ranks_reads_what_none_has_read(
 
 
 @pytest.mark.parametrize("way", ["rows", "made"])
-def test_what_waits_to_be_joined_does_not_hold_its_piece(way: str) -> None:
+def test_what_waits_to_be_joined_does_not_hold_its_chunk(way: str) -> None:
     held: list[weakref.ref[np.ndarray]] = []
 
-    def arriving() -> Iterator[Piece]:
+    def arriving() -> Iterator[Chunk]:
         for group in range(40):
-            [piece] = make_pieces([[9]])
+            [chunk] = make_chunks([[9]])
             values = np.arange(9) + 9 * group
             held.append(weakref.ref(values))
-            table = piece.table.set_column(0, "x", pa.array(values))
-            made = replace(piece, header=replace(piece.header, group=group), rows=table)
+            table = chunk.table.set_column(0, "x", pa.array(values))
+            made = replace(chunk, header=replace(chunk.header, group=group), rows=table)
             del values, table
             yield made if way == "rows" else made_ready([made], 8, sent=False, chunk_rows=9)[0]
 
     stream = make_stream([], make_groups([[9]] * 40), batch_size=8)
-    stream.pieces = arriving()
+    stream.chunks = arriving()
     seen = []
     for rows in stream.epoch_rows(0):
         seen += values_of(rows)
@@ -298,9 +298,9 @@ def test_what_waits_to_be_joined_does_not_hold_its_piece(way: str) -> None:
     assert sorted(seen) == list(range(360))
 
 
-def test_batches_do_not_copy_rows_of_one_piece() -> None:
+def test_batches_do_not_copy_rows_of_one_chunk() -> None:
     shape = [[6]]
-    stream = make_stream(make_pieces(shape), make_groups(shape), 2)
+    stream = make_stream(make_chunks(shape), make_groups(shape), 2)
     addresses = [
         rows.parts[0][0].column("x").chunk(0).buffers()[1].address
         for rows in stream.epoch_rows(0)
@@ -309,8 +309,8 @@ def test_batches_do_not_copy_rows_of_one_piece() -> None:
     assert all(left == right for left, right in pairwise(addresses))
 
 
-def test_a_piece_counts_from_its_first_row_on_and_in_the_position_when_it_is_used_up() -> None:
-    stream = make_stream(make_pieces([[5], [3]]), make_groups([[5], [3]]), 4)
+def test_a_chunk_counts_from_its_first_row_on_and_in_the_position_when_it_is_used_up() -> None:
+    stream = make_stream(make_chunks([[5], [3]]), make_groups([[5], [3]]), 4)
     seen = []
     for _ in stream.epoch_rows(0):
         [count] = stream.counts

@@ -1,6 +1,6 @@
-"""Pieces, which readers deliver to consumers.
+"""Chunks, which readers deliver to consumers.
 
-A piece has a header (its group and its place in the epoch, and the rows and bytes after every step)
+A chunk has a header (its group and its place in the epoch, and the rows and bytes after every step)
 and its rows: a table, or batches of arrays if its reader makes them (`making.batching`).
 `transport.wire` sends it from one process to another.
 """
@@ -29,23 +29,23 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The identity of a piece, and how it was made; `counts[0]` is the read, then one per step."""
+    """The identity of a chunk, and how it was made; `counts[0]` is the read, then one per step."""
 
     epoch: int
     group: int
-    piece: int
+    chunk: int
     is_last: bool  # of its group
     num_rows: int
     counts: tuple[StepCount, ...]
     idle_share: float = 0.0  # share of its rows in long runs that the first filters drop entirely
-    gap_seconds: float = 0.0  # in which its reader made nothing, before this piece
+    gap_seconds: float = 0.0  # in which its reader made nothing, before this chunk
     batching_seconds: float = 0.0  # its reader's time to make batches
     read_seconds: float = 0.0  # duration of the read, perhaps concurrent with other work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """The rows of a piece as batches, one after another.
+    """The rows of a chunk as batches, one after another.
 
     Attributes:
         starts: the first row of each batch.
@@ -75,12 +75,12 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Chunk:
     """Rows of one group, in their final order.
 
     Attributes:
         rows: a table, or batches if the reader makes them.
-        is_shared: whether a request may have several rows, here or in other pieces.
+        is_shared: whether a request may have several rows, here or in other chunks.
         result: the result of `Stream.finish`, in the consumer's own format.
     """
 

@@ -1,4 +1,4 @@
-"""A piece that is lost with its node keeps nobody waiting: others come before Ray knows of it."""
+"""A chunk that is lost with its node keeps nobody waiting: others come before Ray knows of it."""
 
 import multiprocessing
 from collections.abc import Hashable, Sequence
@@ -39,19 +39,19 @@ class _Crew(ActorCrew):
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-def test_the_pieces_of_others_arrive_before_a_lost_node_is_known_to_be_lost(
+def test_the_chunks_of_others_arrive_before_a_lost_node_is_known_to_be_lost(
     tmp_path: Path,
 ) -> None:
     # In a process of its own, which may connect to a Ray of its own.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as beside:
-        before, groups = beside.submit(_take_pieces, tmp_path).result()
+        before, groups = beside.submit(_take_chunks, tmp_path).result()
 
     assert sorted(groups) == list(range(NUM_GROUPS))  # every one once
     assert before >= NUM_GROUPS - 2  # all but those that its reader had made
 
 
-def _take_pieces(folder: Path) -> tuple[int, list[int]]:
-    """Pieces that were there before Ray knew that a node was lost, and the groups of all."""
+def _take_chunks(folder: Path) -> tuple[int, list[int]]:
+    """Chunks that were there before Ray knew that a node was lost, and the groups of all."""
     rows = NUM_GROUPS * UNIT_ROWS
     source = make_source("normal", folder, rows=rows, unit_rows=UNIT_ROWS)
     with open_cluster() as cluster:
@@ -63,18 +63,18 @@ def _take_pieces(folder: Path) -> tuple[int, list[int]]:
                 crew=crew,
                 role=source.units,
                 groups=source.groups(NUM_GROUPS),
-                piece_rows=UNIT_ROWS,
+                chunk_rows=UNIT_ROWS,
                 in_order=False,
             )
-            pieces = feed.pieces(Waited())
-            groups = [next(pieces).header.group]
+            chunks = feed.chunks(Waited())
+            groups = [next(chunks).header.group]
             while len(set(crew.tickets.values())) < 2:
-                groups.append(next(pieces).header.group)
+                groups.append(next(chunks).header.group)
             ray.wait(list(crew.tickets), num_returns=len(crew.tickets), fetch_local=False)
             cluster.kill(cluster.nodes[0])
             before = 0
-            for piece in pieces:
-                groups.append(piece.header.group)
+            for chunk in chunks:
+                groups.append(chunk.header.group)
                 if sum(node["Alive"] for node in ray.nodes()) == 3:  # type: ignore[no-untyped-call]
                     before = len(groups)
     return before, groups
