@@ -28,7 +28,8 @@ help: ## Show this list
 	  /^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
-	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml --output build/quickstart
+	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml
+	@ln -sfn latest/report.html build/quickstart/report.html
 
 test: setup ## Run the tests that each change must pass, in two processes (ARGS="-k word")
 	@$(TESTS) -m "not slow" $(ARGS)

@@ -12,6 +12,8 @@
     ├── TrainingError      the entrypoint or script is missing, does not fit, or raised
     ├── OutputError        a table cannot be written: no room, or another attempt writes it
     │   └── OutputRefused  a table must not be written: another attempt would end the same way
+    ├── FolderTaken        a run's folder holds another run, or another process writes there
+    │   └── NameTaken      a folder of the run's name does
     ├── AlreadyComplete    there is nothing to resume
     └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
 
@@ -142,6 +144,14 @@ class OutputRefused(OutputError):
 
     Something else is in its place, its source has changed, or its rows do not fit its partitions.
     """
+
+
+class FolderTaken(LastmileError):
+    """The folder of a run holds another run, or another process writes there."""
+
+
+class NameTaken(FolderTaken):
+    """A folder with the name of the run is taken; a run that begins a second later has another."""
 
 
 class AlreadyComplete(LastmileError):

@@ -225,13 +225,18 @@ class Pipeline(StepMethods):
     ) -> Finished:
         """Run it to a trained model and a report, as `lastmile run` does.
 
+        Args:
+            output: folder of the report, which must not hold another run; `build/NAME/RUN` by
+                default, to which `build/NAME/latest` is a link.
+
         Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
         """
-        from pipeline_runtime.run.options import RunOptions
+        from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment
 
         options = RunOptions(
-            output=Path(output) if output else Path(DEFAULT_STORAGE_ROOT) / name,
+            output=choose_output(output, name),
+            folder_per_run=output is None,
             storage_root=storage_root,
             code_paths=(str(Path.cwd()),),
         )
@@ -258,14 +263,16 @@ class Pipeline(StepMethods):
 
         Args:
             uri: folder of the table; without a scheme, below the storage root.
-            name: name of the experiment, whose report is in `output` (`build/NAME` by default).
+            name: name of the experiment.
             mode: `fail` keeps a table of another run, `overwrite` replaces it.
             partition_by: columns whose values become names of folders.
-            resume: continue an attempt that was stopped.
+            output: folder of the report, which must not hold another run; `build/NAME/RUN` by
+                default.
+            resume: continue an attempt that was stopped: of the run in `output`, or the newest.
 
         Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
         """
-        from pipeline_runtime.run.options import RunOptions
+        from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment
 
         target = {
@@ -283,7 +290,8 @@ class Pipeline(StepMethods):
         document = self.document(name)
         document["spec"]["output"] = to_manifest(Output, table)
         options = RunOptions(
-            output=Path(output) if output else Path(DEFAULT_STORAGE_ROOT) / name,
+            output=choose_output(output, name),
+            folder_per_run=output is None,
             storage_root=storage_root,
             resume=resume,
             code_paths=(str(Path.cwd()),),

@@ -1,7 +1,7 @@
 """An ordinary PyTorch script: logistic regression on a few columns of the impressions.
 
 lastmile sample-data --output build/data
-lastmile run -f deploy/samples/script.yaml --output build/script
+lastmile run -f deploy/samples/script.yaml
 """
 
 import argparse

@@ -34,6 +34,8 @@ _CODES: dict[type[errors.LastmileError], int] = {
     errors.ExpressionError: EXIT_INVALID,
     errors.SourceError: EXIT_SOURCE,
     errors.StoreError: EXIT_SOURCE,
+    errors.FolderTaken: EXIT_INVALID,
+    errors.NameTaken: EXIT_INVALID,
     errors.CheckpointError: EXIT_CHECKPOINT,
     errors.OutputRefused: EXIT_OUTPUT,
     errors.Interrupted: EXIT_INTERRUPTED,

@@ -19,7 +19,8 @@ def report(
         str,
         typer.Argument(
             metavar="DIRECTORY|URI",
-            help="The run's output folder, or the experiment's folder in the store.",
+            help="The run's folder, or that of an experiment: here for its latest run, or in the "
+            "store.",
         ),
     ],
     run: Annotated[
@@ -35,9 +36,11 @@ def report(
         with _fetched(place, run, output) as directory:
             _report(directory, as_json=as_json, is_kept=output is not None)
     elif Path(place).is_dir():
-        _report(Path(place), as_json=as_json, is_kept=True)
+        latest = Path(place) / "latest"
+        directory = latest.resolve() if latest.is_symlink() else Path(place)
+        _report(directory, as_json=as_json, is_kept=True)
     else:
-        rule = "must be a run's output folder, or the URI of an experiment's folder in the store"
+        rule = "must be the folder of a run or an experiment, or an experiment's URI in the store"
         raise typer.BadParameter(f"{rule}, got {place!r}", param_hint="DIRECTORY|URI")
 
 

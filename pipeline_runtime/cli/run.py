@@ -63,10 +63,18 @@ def run(
     ] = "local",
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
     output: Annotated[
-        Path | None, typer.Option(help="Folder of the report; build/NAME by default.")
+        Path | None,
+        typer.Option(
+            help="Folder of the report, which must not hold another run; build/NAME/RUN by default."
+        ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the last whole checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue from the last whole checkpoint of the run in --output, or of the newest "
+            "run of this manifest.",
+        ),
     ] = False,
     run_id: Annotated[
         str | None,
@@ -100,11 +108,12 @@ def run(
         text = _text(manifest, overrides)
         raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
     with importing():  # the libraries that a plan needs
-        from pipeline_runtime.run.options import RunOptions
+        from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
 
     options = RunOptions(
-        output=output or Path(DEFAULT_STORAGE_ROOT) / manifest.experiment.metadata.name,
+        output=choose_output(output, manifest.experiment.metadata.name),
+        folder_per_run=output is None,
         storage_root=storage_root,
         address=address,
         resume=resume,

@@ -318,20 +318,29 @@ class Job:
 
 
 def open_job(
-    target: Target, run: str, record: RunRecord, *, is_mine: Callable[[str], bool], resume: bool
+    target: Target,
+    run: str,
+    record: RunRecord,
+    *,
+    is_mine: Callable[[str], bool],
+    resume: bool,
+    claim: Callable[[str], None],
 ) -> Job:
     """Claim a run for a new attempt: the newest one that is staged, or a new one.
 
     Args:
         run: name of a new run.
-        record: what the run is; a resumed run keeps the size of its chunks.
+        record: properties of the run; a resumed run keeps the size of its chunks.
         is_mine: whether a run of this name may be resumed, or removed if `resume` is false.
+        claim: called with the name of the run before anything is changed, unless its table is in
+            place.
 
     Raises OutputRefused if the run may not write there, or another table has appeared.
     """
     place = target.place
     staged = [name for name in _list_runs(place.staging) if is_mine(name)]
     if not resume:
+        claim(run)
         for name in staged:
             abandon(place, name)
         check_table(place.table, target.mode)
@@ -341,15 +350,20 @@ def open_job(
         if stored is not None and stored.run_config == record.run_config:
             check_same_run(stored, record, place.run(name).uri)
             check_before(place, target.mode, name, stored.id)
+            claim(name)
             return _resume(target, name, stored)
     existing = read_output_manifest(place.table.location)
     if existing is not None and is_mine(existing.run):
-        claim = ClaimRecord(attempt=1, token="")
-        record = record.model_copy(update={"id": existing.id})
         return Job(
-            target=target, run=existing.run, record=record, claim=claim, done={}, is_staged=False
+            target=target,
+            run=existing.run,
+            record=record.model_copy(update={"id": existing.id}),
+            claim=ClaimRecord(attempt=1, token=""),
+            done={},
+            is_staged=False,
         )
     check_table(place.table, target.mode)
+    claim(run)
     return _begin(target, run, record)
 
 

@@ -149,6 +149,10 @@ class ConsumerRun(Protocol):
         ...
 
 
+Claim = Callable[[Location], None]
+"""Claims a run by its folder on the artifacts store, see `claims.FolderClaim`."""
+
+
 class Runner(Protocol):
     """The package of a consumer."""
 
@@ -157,9 +161,13 @@ class Runner(Protocol):
         ...
 
     def prepare(
-        self, experiment: DatasetExperiment, options: RunOptions, now: datetime
+        self, experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
     ) -> ConsumerRun:
         """Plan a run, find where it resumes, and claim its place.
+
+        Args:
+            now: UTC; part of the name of a new run.
+            claim: called once the name of the run is known, before anything is changed.
 
         Raises a LastmileError if it cannot start.
         """

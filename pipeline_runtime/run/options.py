@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 
 # Data work needs one core, and the split's executor another. With one logical CPU, the second of
 # two executions (training and evaluation) would never get a core.
 MIN_LOGICAL_CPUS = 2
+# Runs have their folders below it, in the current folder, unless the user names one.
+_REPORTS = Path("build")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,18 +22,22 @@ class RunOptions:
     """Options of a run from the command line, beside the manifest.
 
     Attributes:
+        output: folder of the report; with `folder_per_run`, the parent of the runs' folders.
         run_id: id that the attempts of one run share; `resume` then ignores other runs. If None,
             `resume` considers all runs of the experiment.
+        only_run: name of the run that `resume` continues; None: the newest that can be continued.
         address: `local`: this process, or an embedded Ray if the manifest needs one; `ray`: an
             embedded Ray in any case; or that of a running cluster.
         code_paths: folders that the user's modules are imported from.
     """
 
     output: Path
+    folder_per_run: bool = False
     storage_root: str = "build/"
     address: str = "local"
     resume: bool = False
     run_id: str | None = None
+    only_run: str | None = None
     metrics_port: int = 0  # 0: any free port
     code_paths: tuple[str, ...] = ()
     verbose: bool = False
@@ -38,6 +46,27 @@ class RunOptions:
     def is_on_this_machine(self) -> bool:
         """Return whether nothing of the run is elsewhere."""
         return self.address in ("local", "ray")
+
+    def may_continue(self, run: str) -> bool:
+        """Return whether `resume` considers the run of this name."""
+        is_mine = self.run_id is None or parse_run_id(run) == self.run_id
+        return is_mine and self.only_run in (None, run)
+
+    def name_run(self, now: datetime, run_hash: str) -> str:
+        """Return the name of a run that starts from its beginning.
+
+        `only_run` keeps its name, if it is a run of the same manifest: it was stopped before its
+        first checkpoint.
+        """
+        before = self.only_run
+        if before is not None and parse_run_hash(before) == run_hash and self.may_continue(before):
+            return before
+        return build_folder_name(now, run_hash, self.run_id)
+
+
+def choose_output(output: str | Path | None, name: str) -> Path:
+    """Return `RunOptions.output`: the folder that the user names, or `build/NAME`."""
+    return _REPORTS / name if output is None else Path(output).expanduser()
 
 
 def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:

@@ -16,9 +16,11 @@ from pipeline_runtime.files import write_atomically
 from pipeline_runtime.plan import Plan, plan_document
 from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.report.files.summary import SUMMARY_FILE
+from pipeline_runtime.run.claims import point_latest
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import read_file, write_files
 
+REPORT_FILE = "report.html"
 # A summary has about 10 KiB; even with many warnings and steps it is far smaller than this.
 MAX_SUMMARY_BYTES = 16 << 20
 
@@ -27,6 +29,24 @@ def build_planned(plan: Plan, manifest: str) -> dict[str, bytes]:
     """Return the files that are known before a run begins."""
     text = json.dumps(plan_document(plan), indent=2)
     return {PLAN_FILE: text.encode(), "manifest.yaml": manifest.encode()}
+
+
+def begin_folder(folder: Path, planned: Mapping[str, bytes], *, is_latest: bool) -> None:
+    """Write the files that are known before a run begins, and remove an earlier attempt's report.
+
+    So the folder of a run that is killed has no report, rather than one of another attempt.
+
+    Args:
+        is_latest: whether `latest` beside the folder is to be a link to it.
+
+    Raises OSError.
+    """
+    for name in (SUMMARY_FILE, REPORT_FILE):
+        (folder / name).unlink(missing_ok=True)
+    for name, content in planned.items():
+        write_atomically(folder / name, content)
+    if is_latest:
+        point_latest(folder)
 
 
 def write_results(planned: Mapping[str, bytes], output: Path, summary: report.Summary) -> None:

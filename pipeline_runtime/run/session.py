@@ -1,33 +1,48 @@
 """Runs a checked experiment to a report on disk; `lastmile run` and notebooks call it.
 
-The consumer of the plan prepares the run and refuses invalid input (`consumers`). The plan is shown
+The consumer of the plan prepares the run and refuses invalid input (`consumers`). It also claims
+the run's folder, which no other run and no other process then uses (`claims`). The plan is shown
 before the libraries of the work are imported, and Ray if the run needs it. Whatever the outcome,
-the output folder holds `summary.json`, `report.html`, `plan.json`, `manifest.yaml` and what the
-consumer adds. The same files are copied beside the run's other files on the artifacts store: plan
-and manifest before the work starts, so that they exist even if the run is killed.
+the folder holds `summary.json`, `report.html`, `plan.json`, `manifest.yaml` and what the consumer
+adds. The same files are copied beside the run's other files on the artifacts store: plan and
+manifest before the work starts, so that they exist even if the run is killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.errors import LastmileError, NameTaken
 from pipeline_runtime.importing import importing
 from pipeline_runtime.kernels import stop_loading
 from pipeline_runtime.plan.consumers import choose_consumer
 from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.run import phases
+from pipeline_runtime.run.claims import FolderClaim, making, read_run_file
 from pipeline_runtime.run.code_paths import add_code_paths
-from pipeline_runtime.run.consumers import ConsumerRun, Control, Outcome, Reading, find_runner
+from pipeline_runtime.run.consumers import (
+    ConsumerRun,
+    Control,
+    Outcome,
+    Reading,
+    Runner,
+    find_runner,
+)
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
-from pipeline_runtime.run.results import build_planned, keep_files, keep_results, write_results
+from pipeline_runtime.run.results import (
+    begin_folder,
+    build_planned,
+    keep_files,
+    keep_results,
+    write_results,
+)
 from pipeline_runtime.run.stop_signals import StopRequest, catching_signals
 
 # On a cluster, decisions/ is already in the store before the report.
@@ -77,42 +92,79 @@ def run_experiment(
     # The user's code runs in this process, and may change its folder.
     options = replace(options, output=shown.absolute())
     add_code_paths(options.code_paths)
-    run = runner.prepare(experiment, options, datetime.now(UTC))
-    watcher.on_prepared(run)
-    with importing():
-        run.load(watcher.phases)
+    with FolderClaim(_find_only_run(options)) as claim:
+        run = _prepare(runner, experiment, claim)
+        watcher.on_prepared(run)
+        with importing():
+            run.load(watcher.phases)
+        assert claim.folder is not None
+        folder = claim.folder
+        planned = build_planned(run.basis.plan, manifest)
+        with making(folder):
+            begin_folder(folder, planned, is_latest=options.folder_per_run)
+        # If the store refuses now, these files are written again with the report, which warns.
+        keep_files(planned, run.basis.run_location)
+        control = Control(
+            options=replace(claim.options, output=folder),
+            phases=watcher.phases,
+            stop=StopRequest(),
+            show=watcher.on_reading,
+        )
+        outcome = _execute(run, control, watcher)
+        watcher.phases.begin(phases.REPORT)
+        finished = _report(run, control, outcome, planned)
+    return replace(finished, output=shown / folder.name if options.folder_per_run else shown)
+
+
+def _find_only_run(options: RunOptions) -> RunOptions:
+    """Return the options with the run that the user's folder holds, which `resume` continues."""
+    if not options.resume or options.folder_per_run:
+        return options
     try:
-        options.output.mkdir(parents=True, exist_ok=True)
+        held = read_run_file(options.output)
     except OSError as error:
-        raise LastmileError(f"{shown}: the folder of the report cannot be made: {error}") from error
-    planned = build_planned(run.basis.plan, manifest)
-    # If the store refuses now, these files are written again with the report, which warns.
-    keep_files(planned, run.basis.run_location)
-    stop = StopRequest()
-    control = Control(options=options, phases=watcher.phases, stop=stop, show=watcher.on_reading)
-    outcome = _execute(run, control, watcher)
-    watcher.phases.begin(phases.REPORT)
+        raise LastmileError(f"{options.output}: cannot be read: {error}") from error
+    return replace(options, only_run=held.run if held else None)
+
+
+def _prepare(runner: Runner, experiment: DatasetExperiment, claim: FolderClaim) -> ConsumerRun:
+    """Prepare a run and claim its folders; two that begin in one second get different names."""
+    now = datetime.now(UTC)
+    while True:
+        try:
+            return runner.prepare(experiment, claim.options, now, claim)
+        except NameTaken:
+            if claim.options.resume:  # by another process
+                raise
+            now += timedelta(seconds=1)
+
+
+def _report(
+    run: ConsumerRun, control: Control, outcome: Outcome, planned: Mapping[str, bytes]
+) -> Finished:
+    """Write the report of a run that ended, and copy it to the artifacts store."""
     from pipeline_runtime.run.decisions import fetch_decisions
     from pipeline_runtime.run.summarise import build_summary, time_report
 
-    problem = fetch_decisions(run.basis.run_location, options.output)
+    folder = control.options.output
+    problem = fetch_decisions(run.basis.run_location, folder)
     results = run.build_results(control)
     if problem:
         results = replace(results, warnings=(*results.warnings, problem))
     summary = build_summary(run.basis, results, outcome, control)
     try:
-        write_results(planned, options.output, summary)
-        summary = time_report(summary, watcher.phases)
-        report.write_summary(options.output, summary)
+        write_results(planned, folder, summary)
+        summary = time_report(summary, control.phases)
+        report.write_summary(folder, summary)
     except OSError as error:
         raise LastmileError(
-            f"{options.output}: the run ended {outcome.kind}, but its report cannot be written: "
+            f"{folder}: the run ended {outcome.kind}, but its report cannot be written: "
             f"{error}; make room and run again with --resume"
         ) from error
     names = (*REPORT_FILES, *run.report_files)
-    summary = keep_results(names, options.output, run.basis.run_location, summary)
+    summary = keep_results(names, folder, run.basis.run_location, summary)
     hints = () if outcome.kind == "Complete" else results.hints
-    return Finished(outcome=outcome, summary=summary, output=shown, hints=hints)
+    return Finished(outcome=outcome, summary=summary, output=folder, hints=hints)
 
 
 def _execute(run: ConsumerRun, control: Control, watcher: Watcher) -> Outcome:

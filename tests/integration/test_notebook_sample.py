@@ -15,7 +15,7 @@ def test_the_notebook_runs_and_trains(tmp_path: Path) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
-    report = tmp_path / "build/notebook/report/report.html"
+    report = tmp_path / "build/notebook/latest/report.html"
     assert report.is_file()
     metrics = _last_result(notebook.cells[6])
     assert "eval_auc" in metrics

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.plan import Plan
+from pipeline_runtime.run.consumers import Claim
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.training.prepare import check_training, count_ranks, prepare_run
 from pipeline_runtime.run.training.training_run import TrainingRun
@@ -20,8 +21,11 @@ def check(experiment: DatasetExperiment, plan: Plan) -> None:
         check_training(experiment, plan)
 
 
-def prepare(experiment: DatasetExperiment, options: RunOptions, now: datetime) -> TrainingRun:
+def prepare(
+    experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
+) -> TrainingRun:
     """See `run.consumers.Runner`. Raises TrainingError or CheckpointError, among others."""
     world_size, warning = count_ranks(experiment, options)
     run = prepare_run(experiment, options, now, world_size)
+    claim(run.run_location)
     return TrainingRun(run, options, (warning,) if warning else ())

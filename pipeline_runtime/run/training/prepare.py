@@ -22,7 +22,6 @@ from pipeline_runtime.errors import (
     TrainingError,
 )
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
-from pipeline_runtime.run.folders import build_folder_name, parse_run_id
 from pipeline_runtime.run.options import RunOptions, logical_cpus, storage_root
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.sources import Location, open_location
@@ -108,12 +107,12 @@ def prepare_run(
         experiment.metadata.name
     )
     policy = training.checkpoint
-    found = _find_checkpoint(root, identity, policy, options.run_id) if options.resume else None
-    name = build_folder_name(now, identity.run_hash, options.run_id)
+    found = _find_checkpoint(root, identity, policy, options) if options.resume else None
+    name = options.name_run(now, identity.run_hash)
     store = found.store if found else _open_store(root, name, policy)
     header = found.header if found else None
-    if header is not None:
-        check_not_complete(_run_location(store), header.uri)
+    if header is not None or name == options.only_run:
+        check_not_complete(_run_location(store), header.uri if header else "")
     _check_same_data(header, identity)
     if header is not None:
         identity = replace(identity, attempt=header.attempt + 1, chunk_rows=header.chunk_rows)
@@ -199,12 +198,12 @@ def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> Checkp
 
 
 def _find_checkpoint(
-    root: Location, identity: RunIdentity, policy: CheckpointPolicy, run_id: str | None
+    root: Location, identity: RunIdentity, policy: CheckpointPolicy, options: RunOptions
 ) -> Resumable | None:
-    """Find the checkpoint to resume from, of the run with this id or, if None, of any run."""
+    """Find the checkpoint to resume from, of the runs that may be continued."""
     infos = list_folder(root, "look for checkpoints")
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
-    mine = [name for name in folders if run_id is None or parse_run_id(name) == run_id]
+    mine = [name for name in folders if options.may_continue(name)]
     stores = [_open_store(root, name, policy) for name in sorted(mine, reverse=True)]
     return find_resumable(stores, identity.run_hash, identity.run_config)
 
@@ -231,7 +230,8 @@ def _resume_warnings(options: RunOptions, found: Resumable | None) -> tuple[str,
             f"one the run resumes from ({found.header.uri}, step {found.header.step}): {skipped}. "
             "The steps since then are trained again. Check the disks of the store",
         )
-    whose = f" of run {options.run_id}" if options.run_id else ""
+    whose = options.only_run or options.run_id
+    whose = f" of run {whose}" if whose else ""
     return (f"--resume: no whole checkpoint{whose} was found; the run starts from its beginning",)
 
 

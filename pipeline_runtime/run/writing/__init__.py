@@ -9,6 +9,7 @@ from datetime import datetime
 
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.plan import Plan
+from pipeline_runtime.run.consumers import Claim
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.writing.writing_run import WritingRun, prepare_writing
 
@@ -17,6 +18,8 @@ def check(experiment: DatasetExperiment, plan: Plan) -> None:
     """See `run.consumers.Runner`. The plan itself refuses columns that cannot be written."""
 
 
-def prepare(experiment: DatasetExperiment, options: RunOptions, now: datetime) -> WritingRun:
+def prepare(
+    experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
+) -> WritingRun:
     """See `run.consumers.Runner`. Raises OutputError, among others."""
-    return prepare_writing(experiment, options, now)
+    return prepare_writing(experiment, options, now, claim)

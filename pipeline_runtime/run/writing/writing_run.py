@@ -24,8 +24,8 @@ from pipeline_runtime.output.place import Place, open_place
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler, spool_schema
 from pipeline_runtime.plan import Plan, build_plan
-from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
-from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
+from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
+from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions, storage_root
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.results import check_not_complete
@@ -41,9 +41,12 @@ _URI = "spec.output.parquet.uri"
 
 
 def prepare_writing(
-    experiment: DatasetExperiment, options: RunOptions, now: datetime
+    experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
 ) -> WritingRun:
     """Plan a run, find where it resumes, and claim it.
+
+    Args:
+        claim: see `run.consumers.Runner`.
 
     Raises ManifestError, SourceError (StoreError if a store does not answer), OutputError, or
     AlreadyComplete.
@@ -57,9 +60,9 @@ def prepare_writing(
     found = run_hash(experiment)
 
     def is_mine(name: str) -> bool:
-        is_equal = parse_run_hash(name) == found
-        return is_equal and options.run_id in (None, parse_run_id(name))
+        return parse_run_hash(name) == found and options.may_continue(name)
 
+    artifacts = open_location(experiment.spec.artifacts.uri, root).join(experiment.metadata.name)
     job = open_job(
         Target(
             place=place,
@@ -67,7 +70,7 @@ def prepare_writing(
             mode=output.mode,
             partition_by=output.partition_by or (),
         ),
-        build_folder_name(now, found, options.run_id),
+        options.name_run(now, found),
         RunRecord(
             id=make_token(),
             run_hash=found,
@@ -77,11 +80,12 @@ def prepare_writing(
         ),
         is_mine=is_mine,
         resume=options.resume,
+        claim=lambda run: claim(artifacts.join(run)),
     )
-    artifacts = open_location(experiment.spec.artifacts.uri, root)
-    run_location = artifacts.join(experiment.metadata.name, job.run)
-    if options.resume and not job.is_staged:
+    run_location = artifacts.join(job.run)
+    if not job.is_staged:
         check_not_complete(run_location)
+        claim(run_location)
     warnings: tuple[str, ...] = ()
     if options.resume and job.is_new:
         warnings = ("--resume: no attempt to resume was found; the run starts from its beginning",)

@@ -59,8 +59,9 @@ def test_the_commands_run_the_manifest(folder: Path) -> None:
             assert ended.code == 0, (command, ended)
     finally:
         lastmile.close()
-    summary = load_summary(folder / "build" / "my-experiment")
-    manifest = yaml.safe_load((folder / "build" / "my-experiment" / "manifest.yaml").read_text())
+    latest = folder / "build" / "my-experiment" / "latest"
+    summary = load_summary(latest)
+    manifest = yaml.safe_load((latest / "manifest.yaml").read_text())
     assert manifest["spec"]["pipeline"][2]["downsample"]["keepPercent"] == 10
     assert summary.training.samples > 0
     assert summary.steps[0].rows_out < 50_000  # `where` pruned

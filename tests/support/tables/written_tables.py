@@ -85,7 +85,12 @@ class Written:
             chunk_rows=self.chunk_rows,
         )
         return open_job(
-            target, self.run, record, is_mine=lambda name: name == self.run, resume=resume
+            target,
+            self.run,
+            record,
+            is_mine=lambda name: name == self.run,
+            resume=resume,
+            claim=lambda run: None,
         )
 
     def write(self, *, resume: bool = False, seen: list[Progress] | None = None) -> OutputManifest:

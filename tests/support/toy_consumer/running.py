@@ -17,8 +17,7 @@ from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.metrics import steps_flow
 from pipeline_runtime.plan import Plan, build_plan
-from pipeline_runtime.run.consumers import Control, Outcome, Reading, Results, RunBasis
-from pipeline_runtime.run.folders import build_folder_name
+from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
 from pipeline_runtime.run.options import RunOptions, storage_root
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.sources import open_location
@@ -88,11 +87,13 @@ def check(experiment: DatasetExperiment, plan: Plan) -> None:
     """Accept any plan."""
 
 
-def prepare(experiment: DatasetExperiment, options: RunOptions, now: datetime) -> SumRun:
-    """Plan a run."""
+def prepare(
+    experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
+) -> SumRun:
+    """Plan a run, and claim its folders."""
     root, found = storage_root(experiment, options), run_hash(experiment)
     artifacts = open_location(experiment.spec.artifacts.uri, root)
-    folder = build_folder_name(now, found, options.run_id)
+    folder = options.name_run(now, found)
     basis = RunBasis(
         experiment=experiment,
         plan=build_plan(experiment, root),
@@ -100,4 +101,5 @@ def prepare(experiment: DatasetExperiment, options: RunOptions, now: datetime) -
         run_hash=found,
         attempt=1,
     )
+    claim(basis.run_location)
     return SumRun(basis)

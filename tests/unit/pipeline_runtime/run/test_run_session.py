@@ -35,10 +35,12 @@ def test_plan_and_manifest_outlive_a_run_that_is_killed_as_it_starts(tmp_path: P
     run_until_killed(tmp_path)
 
     [folder] = (tmp_path / "experiments/clicks").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"plan.json", "manifest.yaml"}
-    assert (folder / "manifest.yaml").read_text() == MANIFEST
-    plan = json.loads((folder / "plan.json").read_text())
-    assert [stage["name"] for stage in plan["stages"]]
+    for place in (folder, tmp_path / "out"):
+        names = {path.name for path in place.iterdir()}
+        assert names == {"run.json", "plan.json", "manifest.yaml"}
+        assert (place / "manifest.yaml").read_text() == MANIFEST
+        plan = json.loads((place / "plan.json").read_text())
+        assert [stage["name"] for stage in plan["stages"]]
 
 
 def test_a_store_that_refuses_the_plan_does_not_keep_the_run_from_starting(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def run(
             "output": {"parquet": {"uri": "out/"}, **output},
         },
     }
-    options = RunOptions(output=root / "report", storage_root=str(root), resume=resume)
+    options = RunOptions(
+        output=root / "report", folder_per_run=True, storage_root=str(root), resume=resume
+    )
     return run_experiment(parse_experiment(document), yaml.safe_dump(document), options, watcher)
 
 
@@ -63,14 +65,14 @@ def test_a_run_leaves_the_table_and_a_report(root: Path) -> None:
     finished = run(root, columns=["id"], partitionBy=["day"])
     assert finished.outcome.kind == "Complete"
     assert ids(root) == list(range(0, 1000, 2))
-    summary = load_summary(root / "report")
+    summary = load_summary(finished.output)
     assert summary.output is not None
     assert (summary.output.rows, summary.output.files) == (500, 2)
     assert [step.rows_out for step in summary.steps] == [1000, 500]
     assert [phase.name for phase in summary.run.phases] == [
         *("imports", "plan", "spooling", "merging", "committing", "report")
     ]
-    assert "Rows written" in (root / "report" / "report.html").read_text()
+    assert "Rows written" in (finished.output / "report.html").read_text()
     [folder] = (root / "experiments" / "kept").iterdir()
     assert (folder / "summary.json").exists()
     assert not (root / "_staging").exists()

@@ -1,0 +1,318 @@
+"""The folder of a run: one for each run, used by one process, without a report of another run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from facts import assert_told
+from failing_store import store_in_memory
+
+from pipeline_runtime.cli import main
+from pipeline_runtime.config import parse_experiment
+from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
+from pipeline_runtime.errors import AlreadyComplete, FolderTaken, NameTaken
+from pipeline_runtime.report import load_summary
+from pipeline_runtime.run.claims import FolderClaim, read_run_file
+from pipeline_runtime.run.options import RunOptions, choose_output
+from pipeline_runtime.run.session import Finished, Watcher, run_experiment
+from pipeline_runtime.sources import open_location
+
+PLANNED = {"run.json", "plan.json", "manifest.yaml"}
+
+
+class KilledError(Exception):
+    """In the place of a SIGKILL."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a table."""
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(pa.table({"id": range(100)}), "in.parquet", row_group_size=10)
+    return tmp_path
+
+
+def build_document(table: str = "out/") -> dict[str, Any]:
+    """Build the manifest of the experiment `copied`, which copies the table."""
+    return {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "copied"},
+        "spec": {
+            "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
+            "pipelineOptions": {"rowsPerBlock": 10},
+            "output": {"mode": "Overwrite", "parquet": {"uri": table}},
+        },
+    }
+
+
+def run(
+    output: str | None = None,
+    *,
+    table: str = "out/",
+    resume: bool = False,
+    watcher: Watcher | None = None,
+) -> Finished:
+    """Run the experiment `copied`."""
+    document = build_document(table)
+    options = RunOptions(
+        output=choose_output(output, "copied"),
+        folder_per_run=output is None,
+        storage_root=".",
+        resume=resume,
+    )
+    return run_experiment(parse_experiment(document), yaml.safe_dump(document), options, watcher)
+
+
+def kill(_: int) -> None:
+    raise KilledError
+
+
+def interrupt(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def run_until_killed(output: str | None = None, **how: bool) -> None:
+    with pytest.raises(KilledError):
+        run(output, watcher=Watcher(on_metrics_port=kill), **how)
+
+
+def run_until_stopped(output: str | None = None) -> Finished:
+    stopped = run(output, watcher=Watcher(on_reading=interrupt))
+    assert stopped.outcome.kind == "Interrupted"
+    return stopped
+
+
+def find_latest() -> Path:
+    link = Path("build/copied/latest")
+    assert not Path(os.readlink(link)).is_absolute()
+    return link.parent / os.readlink(link)
+
+
+def test_each_run_has_a_folder_and_the_newest_is_latest() -> None:
+    first = run().output
+    before = {path.name: path.read_bytes() for path in first.iterdir()}
+    assert find_latest() == first
+    second = run().output
+    assert find_latest() == second != first
+    assert {path.name: path.read_bytes() for path in first.iterdir()} == before
+    stored = {path.name for path in Path("experiments/copied").iterdir()}
+    assert stored == {first.name, second.name}
+    held = read_run_file(second)
+    assert held is not None
+    assert held.run == second.name
+    assert Path(held.artifacts_uri).samefile(Path("experiments/copied") / second.name)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    """Run a command line, and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["lastmile", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def test_the_command_line_chooses_the_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("m.yaml").write_text(yaml.safe_dump(build_document()))
+    command = ("run", "-f", "m.yaml", "--storage-root", ".", "--metrics-port", "0")
+    assert call(monkeypatch, *command) == 0
+    assert f"report: {find_latest()}/report.html" in capsys.readouterr().out
+    assert call(monkeypatch, *command, "--output", "here") == 0
+    assert "report: here/report.html" in capsys.readouterr().out
+    assert call(monkeypatch, *command, "--output", "here") == 2
+    assert_told(capsys.readouterr().err, "error: … here … --output … --resume")
+    assert call(monkeypatch, *command, "--output", "here", "--resume") == 0  # it is complete
+    assert call(monkeypatch, "report", "build/copied") == 0
+    assert str(find_latest() / "report.html") in capsys.readouterr().out.replace("\n", "")
+
+
+def leave_nothing_else(output: str) -> None:
+    Path(output).mkdir()
+    Path(output, "notes.txt").write_text("mine")
+
+
+def leave_an_old_report(output: str) -> None:
+    run(output)
+    Path(output, "run.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("leave", "is_refused"),
+    [
+        pytest.param(run, True, id="a complete run"),
+        pytest.param(run_until_killed, True, id="a killed run"),
+        pytest.param(leave_an_old_report, True, id="a run of an older release"),
+        pytest.param(lambda output: Path(output).mkdir(), False, id="nothing"),
+        pytest.param(leave_nothing_else, False, id="files of the user"),
+    ],
+)
+def test_output_is_that_folder_and_holds_one_run(
+    leave: Callable[[str], object], is_refused: bool
+) -> None:
+    leave("here")
+    before = {path.name: path.read_bytes() for path in Path("here").iterdir()}
+    if is_refused:
+        with pytest.raises(FolderTaken, match="here"):
+            run("here")
+        assert {path.name: path.read_bytes() for path in Path("here").iterdir()} == before
+    else:
+        assert run("here").output == Path("here")
+        assert load_summary(Path("here")).run.outcome == "Complete"
+        assert not Path("latest").exists()
+        assert before.keys() <= {path.name for path in Path("here").iterdir()}
+
+
+def test_the_parent_of_runs_is_no_output() -> None:
+    run()
+    with pytest.raises(FolderTaken, match="build/copied"):
+        run("build/copied")
+
+
+def test_runs_that_begin_together_have_different_folders() -> None:
+    others: list[Finished] = []
+
+    def start_another(_: int) -> None:
+        others.append(run(table="other/"))
+
+    first = run(watcher=Watcher(on_metrics_port=start_another))
+    assert first.outcome.kind == others[0].outcome.kind == "Complete"
+    assert first.output != others[0].output
+    assert load_summary(first.output).output != load_summary(others[0].output).output
+
+
+@pytest.mark.parametrize("output", ["here", None], ids=["named", "default"])
+def test_a_folder_in_use_is_refused(output: str | None) -> None:
+    run_until_stopped(output)
+    refusals: list[str] = []
+
+    def start_another(_: int) -> None:
+        with pytest.raises(FolderTaken) as caught:
+            run(output, resume=True)
+        refusals.append(str(caught.value))
+
+    resumed = run(output, resume=True, watcher=Watcher(on_metrics_port=start_another))
+    assert resumed.outcome.kind == "Complete"
+    [refusal] = refusals
+    assert_told(refusal, f"… {os.getpid()}")
+    assert load_summary(resumed.output).run.outcome == "Complete"
+
+
+def test_another_output_does_not_continue_a_running_run() -> None:
+    run_until_stopped("here")
+
+    def start_another(_: int) -> None:
+        with pytest.raises(FolderTaken):
+            run("there", resume=True)
+
+    run("here", resume=True, watcher=Watcher(on_metrics_port=start_another))
+    assert not Path("there").exists()
+
+
+@pytest.mark.parametrize("output", ["here", None], ids=["named", "default"])
+def test_resume_continues_in_the_folder_of_the_run(output: str | None) -> None:
+    stopped = run_until_stopped(output)
+    resumed = run(output, resume=True)
+    assert resumed.output == stopped.output
+    assert resumed.summary.run.attempt == 2
+    assert len(list(Path("experiments/copied").iterdir())) == 1
+    with pytest.raises(AlreadyComplete):
+        run(output, resume=True)
+    assert load_summary(stopped.output).run.outcome == "Complete"
+
+
+def test_resume_starts_a_run_again_that_left_no_attempt() -> None:
+    run_until_killed("here")
+    for staged in Path("_staging").rglob("run.json"):
+        staged.unlink()
+    before = read_run_file(Path("here"))
+    assert run("here", resume=True).outcome.kind == "Complete"
+    after = read_run_file(Path("here"))
+    assert before is not None
+    assert after is not None
+    assert after.run == before.run
+
+
+@pytest.mark.parametrize("output", ["here", None], ids=["named", "default"])
+def test_a_killed_run_has_no_report_of_another_attempt(output: str | None) -> None:
+    stopped = run_until_stopped(output).output
+    assert (stopped / "report.html").exists()
+    run_until_killed(output, resume=True)
+    assert {path.name for path in stopped.iterdir()} == PLANNED
+
+
+def test_latest_is_a_killed_run_rather_than_an_older_one() -> None:
+    first = run().output
+    run_until_killed()
+    assert find_latest() != first
+    assert {path.name for path in find_latest().iterdir()} == PLANNED
+
+
+def test_a_run_that_cannot_start_leaves_no_folder() -> None:
+    def refuse(_: object) -> None:
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        run("here", watcher=Watcher(on_prepared=refuse))
+    assert not Path("here").exists()
+    assert not list(Path().glob("experiments/copied/*"))
+
+
+# Claims a folder, forks a process that outlives it, and is killed.
+_FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+from pipeline_runtime.run.claims import FolderClaim
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.sources import open_location
+claim = FolderClaim(RunOptions(output=Path("here")))
+claim(open_location("experiments/copied/20260101T000000Z-0123456789abcdef"))
+child = os.fork()
+if child == 0:
+    os.close(1)
+    time.sleep(60)
+    os._exit(0)
+print(child, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_holds_no_lock_even_if_it_has_forked(folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", _FORKS]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, cwd=folder)
+    try:
+        options = RunOptions(output=folder / "here", resume=True)
+        with FolderClaim(options) as claim:
+            claim(open_location("experiments/copied/20260101T000000Z-0123456789abcdef"))
+            assert claim.folder == folder / "here"
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_a_name_in_use_on_a_store_is_not_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCHEMES_VARIABLE, "away")
+    with store_in_memory() as store:
+        store.makedirs("/lake/experiments/copied/20260101T000000Z-0123456789abcdef")
+        place = open_location("away://lake/experiments/copied/20260101T000000Z-0123456789abcdef")
+        with FolderClaim(RunOptions(output=folder / "here")) as claim, pytest.raises(NameTaken):
+            claim(place)
+        with FolderClaim(RunOptions(output=folder / "here", resume=True)) as claim:
+            claim(place)
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"version": 2}', json.dumps([])])
+def test_a_damaged_run_file_names_no_run(content: str) -> None:
+    Path("run.json").write_text(content)
+    assert read_run_file(Path()) is None
