@@ -14,6 +14,7 @@ from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
     JsonOption,
     StorageRootOption,
+    find_storage_root,
     make_console,
 )
 from pipeline_runtime.config import LoadedManifest, ParquetSource, load_manifests
@@ -105,7 +106,7 @@ def convert(
     )
     root = ""
     if manifest and not input_uri:
-        root = manifest.experiment.spec.storage.root or storage_root
+        root = find_storage_root(manifest, storage_root)
     with placing(manifest) if manifest else contextlib.nullcontext():
         summary = _convert(source, root, output, options)
     _print(summary, output, as_json=as_json)

@@ -12,6 +12,7 @@ from pipeline_runtime.cli.options import (
     SetOption,
     StorageRootOption,
     code_paths,
+    find_storage_root,
 )
 from pipeline_runtime.config import load_manifests
 from pipeline_runtime.importing import importing
@@ -37,7 +38,7 @@ def explain(
     plans = []
     for manifest in manifests:
         add_code_paths(code_paths(manifest.file))
-        root = manifest.experiment.spec.storage.root or storage_root
+        root = find_storage_root(manifest, storage_root)
         with placing(manifest):
             plan = planning.build_plan(manifest.experiment, root)
             find_runner(plan.consumer).check(manifest.experiment, plan)

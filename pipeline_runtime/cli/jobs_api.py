@@ -18,6 +18,7 @@ from pathlib import Path
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from pipeline_runtime.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
+from pipeline_runtime.config.texts.storage_uri import has_scheme
 from pipeline_runtime.errors import LastmileError
 
 _MANIFEST = "manifest.yaml"
@@ -33,7 +34,7 @@ def submit(
     Raises LastmileError if no Jobs API answers at the address.
     """
     client = _connect(address)
-    root = storage_root if "://" in storage_root else str(Path(storage_root).absolute())
+    root = absolute_root(storage_root)
     command = ["lastmile", "run", "-f", _MANIFEST, "--address", "auto", "--storage-root", root]
     command += ["--resume"] if resume else []
     command += ["--run-id", run_id] if run_id else []
@@ -53,6 +54,13 @@ def submit(
         return EXIT_OK
     print(f"error: job {job} ended {info.status}: {info.message}", file=sys.stderr)
     return info.driver_exit_code or EXIT_FAILED
+
+
+def absolute_root(storage_root: str) -> str:
+    """Return a storage root that is the same in any working folder."""
+    if has_scheme(storage_root):
+        return storage_root
+    return str(Path(storage_root).expanduser().absolute())
 
 
 def _connect(address: str) -> JobSubmissionClient:

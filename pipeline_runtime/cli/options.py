@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,16 +54,33 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def code_paths(manifest: str) -> tuple[str, ...]:
-    """Folders that the user's own modules are found in: here, and beside the manifest."""
+    """Return the folders of the user's own modules: the current one, and the manifest's."""
     here = str(Path.cwd())
     beside = here if manifest == "-" else str(Path(manifest).absolute().parent)
     return (here,) if here == beside else (here, beside)
 
 
 def working_dir(manifest: LoadedManifest) -> tuple[str, ...]:
-    """The folder of `spec.code.workingDir`, relative to the manifest, if it is on this machine."""
+    """Return the folder of `spec.code.workingDir`, if it is on this machine.
+
+    A relative path starts at the manifest's folder.
+    """
     folder = manifest.experiment.spec.code.working_dir
     if folder is None or "://" in folder:
         return ()
-    base = Path.cwd() if manifest.file == "-" else Path(manifest.file).absolute().parent
-    return (str((base / folder).resolve()),)
+    return (str((manifest.folder / os.path.expanduser(folder)).resolve()),)
+
+
+def find_storage_root(manifest: LoadedManifest, option: str) -> str:
+    """Return the base of a manifest's URIs without a scheme.
+
+    Args:
+        option: `--storage-root`, for a manifest without `spec.storage.root`. A relative path starts
+            at the current folder there, and at the manifest's folder in the manifest.
+    """
+    from pipeline_runtime.config.texts.storage_uri import is_absolute
+
+    root = manifest.experiment.spec.storage.root
+    if root is None or is_absolute(root):
+        return root or option
+    return str(manifest.folder / root)

@@ -14,6 +14,7 @@ from pipeline_runtime.cli.options import (
     SetOption,
     StorageRootOption,
     code_paths,
+    find_storage_root,
     make_console,
     working_dir,
 )
@@ -59,7 +60,8 @@ def profile(
     from pipeline_runtime.run.code_paths import add_code_paths
 
     add_code_paths((*working_dir(manifest), *code_paths(manifest.file)))
-    options = ProfileOptions(seconds=seconds, rows=rows, storage_root=storage_root)
+    root = find_storage_root(manifest, storage_root)
+    options = ProfileOptions(seconds=seconds, rows=rows, storage_root=root)
     console = make_console(stderr=True)
     status = console.status("planning …") if console.is_terminal else None
     with placing(manifest):

@@ -21,6 +21,7 @@ from pipeline_runtime.cli.options import (
     SetOption,
     StorageRootOption,
     code_paths,
+    find_storage_root,
     make_console,
     working_dir,
 )
@@ -102,19 +103,24 @@ def run(
         names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
     manifest = loaded[0]
+    root = find_storage_root(manifest, storage_root)
     if address.startswith(("http://", "https://")):
-        from pipeline_runtime.cli.jobs_api import submit
+        from pipeline_runtime.cli.jobs_api import absolute_root, submit
 
-        text = _text(manifest, overrides)
-        raise typer.Exit(submit(address, text, storage_root, resume=resume, run_id=run_id))
+        root, text = absolute_root(root), _text(manifest, overrides)
+        if manifest.experiment.spec.storage.root is not None:  # wins, and may be relative to here
+            text = _set_root(manifest, root)
+        raise typer.Exit(submit(address, text, root, resume=resume, run_id=run_id))
     with importing():  # the libraries that a plan needs
         from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
 
+    if (warning := _find_old_checkpoints(manifest, root)) is not None:
+        print(f"warning: {warning}", file=sys.stderr)
     options = RunOptions(
         output=choose_output(output, manifest.experiment.metadata.name),
         folder_per_run=output is None,
-        storage_root=storage_root,
+        storage_root=root,
         address=address,
         resume=resume,
         run_id=run_id,
@@ -123,6 +129,38 @@ def run(
         verbose=verbose,
     )
     raise typer.Exit(_run(manifest, _text(manifest, overrides), options, as_json=as_json))
+
+
+def _find_old_checkpoints(manifest: LoadedManifest, root: str) -> str | None:
+    """Return a warning if checkpoints are where an older Lastmile kept them.
+
+    It took a relative `spec.storage.root` from the current folder, not from the manifest's.
+    """
+    from pipeline_runtime.config.texts.storage_uri import is_absolute
+    from pipeline_runtime.sources import open_location
+
+    spec, name = manifest.experiment.spec, manifest.experiment.metadata.name
+    given = spec.storage.root
+    if given is None or is_absolute(given) or is_absolute(spec.artifacts.uri):
+        return None
+    before, now = (
+        Path(open_location(spec.artifacts.uri, base).join(name).path) for base in (given, root)
+    )
+    if before.resolve() == now.resolve() or not any(before.glob("*/checkpoints/*/checkpoint.json")):
+        return None
+    return (
+        f"spec.storage.root: {given!r} is relative to the manifest's folder, but {before} holds "
+        f"checkpoints of this experiment from before that. Move that folder to {now} to go on with "
+        "them, or write spec.storage.root in full"
+    )
+
+
+def _set_root(manifest: LoadedManifest, root: str) -> str:
+    """Return the manifest with this storage root."""
+    spec: Any = manifest.document["spec"]
+    spec = {**spec, "storage": {**spec["storage"], "root": root}}
+    document = {**manifest.document, "spec": spec}
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:

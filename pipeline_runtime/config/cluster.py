@@ -314,8 +314,8 @@ class Storage(SpecModel):
     """The base of URIs without a scheme, and the Secret with its keys."""
 
     root: StoreUri | None = None
-    """Base of URIs without a scheme; the operator's setting or `--storage-root` if absent. It
-    cannot be changed."""
+    """Base of URIs without a scheme; the operator's setting or `--storage-root` if absent. On a
+    laptop, a relative path starts at the manifest's folder. It cannot be changed."""
     secret_ref: ObjectReference | None = None
     """The Secret with the keys of the storage: `name`."""
 

@@ -66,7 +66,7 @@ def profile_experiment(
     for name in spec.find_consumers():
         message = "cannot be profiled yet; replace it by a training"
         raise ManifestError([Problem(path=f"spec.{name}", message=message)])
-    plan = build_plan(experiment, spec.storage.root or options.storage_root)
+    plan = build_plan(experiment, options.storage_root)
     check_training(experiment, plan)
     check_program(spec.training)
     check_rows(plan)

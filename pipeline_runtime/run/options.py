@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 
 # Data work needs one core, and the split's executor another. With one logical CPU, the second of
@@ -23,6 +22,7 @@ class RunOptions:
 
     Attributes:
         output: folder of the report; with `folder_per_run`, the parent of the runs' folders.
+        storage_root: base of URIs without a scheme: the manifest's, else the command line's.
         run_id: id that the attempts of one run share; `resume` then ignores other runs. If None,
             `resume` considers all runs of the experiment.
         only_run: name of the run that `resume` continues; None: the newest that can be continued.
@@ -67,11 +67,6 @@ class RunOptions:
 def choose_output(output: str | Path | None, name: str) -> Path:
     """Return `RunOptions.output`: the folder that the user names, or `build/NAME`."""
     return _REPORTS / name if output is None else Path(output).expanduser()
-
-
-def storage_root(experiment: DatasetExperiment, options: RunOptions) -> str:
-    """Return the root of URIs without a scheme: the manifest's, else the command line's."""
-    return experiment.spec.storage.root or options.storage_root
 
 
 def logical_cpus() -> int:

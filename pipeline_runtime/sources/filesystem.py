@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -23,8 +24,13 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.config import S3Options
 from pipeline_runtime.config.texts.credentials import hide_credentials
-from pipeline_runtime.config.texts.storage_uri import has_scheme, split_storage_uri
+from pipeline_runtime.config.texts.storage_uri import (
+    has_scheme,
+    is_absolute,
+    split_storage_uri,
+)
 from pipeline_runtime.errors import SourceError, StoreError
+from pipeline_runtime.sources.deadline import call_in_time
 
 __all__ = ["Location", "has_scheme", "open_location", "resolve_uri"]
 _ARROW_SCHEMES = frozenset({"gs", "gcs", "hdfs", "abfs", "abfss"})
@@ -51,10 +57,10 @@ class Location:
 def resolve_uri(uri: str, storage_root: str) -> str:
     """Return the full URI of a name in a manifest.
 
-    A name with a scheme, or one that begins with '/', is returned as it is. Any other is below the
-    storage root.
+    A name with a scheme, or one that begins with '/' or '~/', is returned as it is. Any other is
+    below the storage root.
     """
-    if has_scheme(uri) or uri.startswith("/"):
+    if is_absolute(uri):
         return uri
     return f"{storage_root.rstrip('/')}/{uri}" if storage_root else uri
 
@@ -64,7 +70,7 @@ def open_location(uri: str, storage_root: str = "", s3: S3Options | None = None)
 
     Raises:
         SourceError: the URI holds more than a place in a store, or no filesystem has its scheme.
-        StoreError: the store does not answer. Only hdfs is contacted here.
+        StoreError: the store does not answer in time. Only hdfs is contacted here.
     """
     whole = resolve_uri(uri, storage_root)
     if not has_scheme(whole):
@@ -95,7 +101,8 @@ def _open_scheme(scheme: str, authority: str, path: str, s3: S3Options | None) -
     if scheme == "file":
         return pafs.LocalFileSystem(), unquote(path)
     if scheme in _ARROW_SCHEMES:
-        filesystem, root = pafs.FileSystem.from_uri(f"{scheme}://{authority}/")
+        base = f"{scheme}://{authority}/"
+        filesystem, root = call_in_time(partial(pafs.FileSystem.from_uri, base))
         return filesystem, root.rstrip("/") + unquote(path)
     import fsspec
 

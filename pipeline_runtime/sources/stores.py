@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import LastmileError, StoreError
 from pipeline_runtime.files import replacing
+from pipeline_runtime.sources.deadline import call_in_time
 from pipeline_runtime.sources.filesystem import Location
 
 
@@ -46,10 +48,14 @@ def asking(uri: str, what: str) -> Iterator[None]:
 def find_info(place: Location, what: str) -> pafs.FileInfo:
     """Return the file info of a place; its type is NotFound only if the store says so.
 
-    Raises StoreError if the store does not answer.
+    Every use of a store begins with this request, so it has a deadline.
+
+    Raises StoreError if the store does not answer in time.
     """
+    look = partial(place.filesystem.get_file_info, place.path.rstrip("/") or "/")
     with asking(place.uri, what):
-        return place.filesystem.get_file_info(place.path.rstrip("/") or "/")
+        is_local = isinstance(place.filesystem, pafs.LocalFileSystem)
+        return look() if is_local else call_in_time(look)
 
 
 def list_folder(place: Location, what: str) -> list[pafs.FileInfo]:

@@ -35,7 +35,7 @@ def find_script(script: str) -> Path:
     Raises TrainingError if there is none.
     """
     for folder in sys.path:
-        path = Path(folder or os.curdir, script).absolute()
+        path = Path(folder or os.curdir, os.path.expanduser(script)).absolute()
         if path.is_file():
             return path
     raise TrainingError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -96,12 +97,11 @@ def _check_expressions(manifests: list[LoadedManifest]) -> None:
 
 
 def _local_code(manifest: LoadedManifest) -> Path | None:
-    """The folder of code that is on this machine; from '/' on it is one of the image."""
+    """Return the folder of the code, if it is on this machine; from '/' on, it is the image's."""
     folder = manifest.experiment.spec.code.working_dir
     if folder is None or "://" in folder or folder.startswith("/"):
         return None
-    base = Path.cwd() if manifest.file == "-" else Path(manifest.file).absolute().parent
-    return (base / folder).resolve()
+    return (manifest.folder / os.path.expanduser(folder)).resolve()
 
 
 def _check_code(manifests: list[LoadedManifest], storage_root: str | None) -> None:

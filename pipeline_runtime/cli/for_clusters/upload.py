@@ -33,10 +33,11 @@ def upload_code(folder: Path, storage_root: str) -> str:
     import pyarrow.fs as pafs
 
     from pipeline_runtime.sources.filesystem import has_scheme, open_location
+    from pipeline_runtime.sources.stores import find_info
 
     location = open_location(storage_root).join(name)
     try:
-        if location.filesystem.get_file_info(location.path).type != pafs.FileType.File:
+        if find_info(location, "look for the code").type != pafs.FileType.File:
             location.filesystem.create_dir(str(Path(location.path).parent), recursive=True)
             with location.filesystem.open_output_stream(location.path) as stream:
                 stream.write(content)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline_runtime.config.experiment import DatasetExperiment
-from pipeline_runtime.config.texts.storage_uri import has_scheme
+from pipeline_runtime.config.texts.storage_uri import is_absolute
 
 
 def locate_artifacts(
@@ -18,6 +18,6 @@ def locate_artifacts(
     spec = experiment.spec
     root = storage_root if wins else spec.storage.root or storage_root
     uri = spec.artifacts.uri
-    if root and not has_scheme(uri) and not uri.startswith("/"):
+    if root and not is_absolute(uri):
         uri = f"{root.rstrip('/')}/{uri}"
     return f"{uri.rstrip('/')}/{experiment.metadata.name}/"

@@ -49,6 +49,11 @@ class LoadedManifest:
     places: _Places
     warnings: tuple[Problem, ...] = ()
 
+    @property
+    def folder(self) -> FilePath:
+        """The folder at which its relative paths start; for standard input, the current folder."""
+        return FilePath() if self.file == STDIN else FilePath(self.file).parent
+
     def place(self, problem: Problem) -> Problem:
         """Return the problem with the file, line and column of its field.
 

@@ -53,6 +53,11 @@ def has_scheme(uri: str) -> bool:
     return _SCHEME.match(uri) is not None
 
 
+def is_absolute(uri: str) -> bool:
+    """Return whether a URI or path needs no storage root: it has a scheme, or begins at / or ~/."""
+    return has_scheme(uri) or uri.startswith(("/", "~/")) or uri == "~"
+
+
 def split_storage_uri(uri: str) -> StorageUri:
     """Return the parts of a URI that has a scheme.
 

@@ -22,7 +22,7 @@ from pipeline_runtime.errors import (
     TrainingError,
 )
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
-from pipeline_runtime.run.options import RunOptions, logical_cpus, storage_root
+from pipeline_runtime.run.options import RunOptions, logical_cpus
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.sources.stores import list_folder
@@ -92,7 +92,7 @@ def prepare_run(
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
     CheckpointError.
     """
-    plan = build_plan(experiment, storage_root(experiment, options))
+    plan = build_plan(experiment, options.storage_root)
     training = experiment.spec.training
     check_training(experiment, plan)
     check_rows(plan)
@@ -103,7 +103,7 @@ def prepare_run(
         data_digest=digest_units(plan.training),
         chunk_rows=plan.training.chunk_rows,
     )
-    root = open_location(experiment.spec.artifacts.uri, storage_root(experiment, options)).join(
+    root = open_location(experiment.spec.artifacts.uri, options.storage_root).join(
         experiment.metadata.name
     )
     policy = training.checkpoint

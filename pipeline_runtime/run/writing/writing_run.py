@@ -26,7 +26,7 @@ from pipeline_runtime.output.spool import Spooler, spool_schema
 from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
 from pipeline_runtime.run.folders import parse_run_hash
-from pipeline_runtime.run.options import RunOptions, storage_root
+from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.run.summarise import build_checksum
@@ -53,7 +53,7 @@ def prepare_writing(
     """
     output = experiment.spec.output
     assert output is not None
-    root = storage_root(experiment, options)
+    root = options.storage_root
     plan = build_plan(experiment, root)
     place = open_place(open_location(output.parquet.uri, root, output.parquet.s3))
     _check_apart(experiment, place, root)

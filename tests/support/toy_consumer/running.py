@@ -18,7 +18,7 @@ from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.metrics import steps_flow
 from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
-from pipeline_runtime.run.options import RunOptions, storage_root
+from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.sources import open_location
 
@@ -91,7 +91,7 @@ def prepare(
     experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
 ) -> SumRun:
     """Plan a run, and claim its folders."""
-    root, found = storage_root(experiment, options), run_hash(experiment)
+    root, found = options.storage_root, run_hash(experiment)
     artifacts = open_location(experiment.spec.artifacts.uri, root)
     folder = options.name_run(now, found)
     basis = RunBasis(

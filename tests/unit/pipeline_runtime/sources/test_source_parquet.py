@@ -267,6 +267,7 @@ ROOTS = {
     "relative to a bucket": ("data/", "s3://bucket/team/", "s3://bucket/team/data/"),
     "a scheme stands alone": ("s3://other/t", "build/", "s3://other/t"),
     "an absolute path stands alone": ("/mnt/t", "s3://bucket", "/mnt/t"),
+    "a home stands alone": ("~/t", "s3://bucket", "~/t"),
     "no root": ("t", "", "t"),
 }
 
@@ -278,11 +279,22 @@ def test_a_uri_without_a_scheme_is_relative_to_the_storage_root(
     assert resolve_uri(uri, root) == expected
 
 
-def test_only_a_root_begins_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("uri", "root", "path"),
+    [
+        ("t", "~/lake", "/home/me/lake/t"),
+        ("~/t", ".", "/home/me/t"),
+        ("~/t/*", "s3://bucket", "/home/me/t/*"),
+        ("~", "build/", "/home/me"),
+        ("a/~/t", "/b", "/b/a/~/t"),  # only at the beginning
+        ("~t", "/b", "/b/~t"),
+    ],
+)
+def test_a_tilde_is_the_home_folder(
+    uri: str, root: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.chdir(tmp_path)
-    assert open_location("t", "~/lake").path == "/home/me/lake/t"
-    assert open_location("~/t", ".").path == str(tmp_path / "~" / "t")
+    assert open_location(uri, root).path == path
 
 
 FORMATS = {
