@@ -18,9 +18,9 @@ def report(
     place: Annotated[
         str,
         typer.Argument(
-            metavar="DIRECTORY|URI",
-            help="The run's folder, or that of an experiment: here for its latest run, or in the "
-            "store.",
+            metavar="RUN|URI",
+            help="The run: its folder, or NAME or NAME/RUN below build/, where NAME is the latest "
+            "run of an experiment; or the URI of an experiment's folder in the store.",
         ),
     ],
     run: Annotated[
@@ -35,13 +35,10 @@ def report(
     if "://" in place:
         with _fetched(place, run, output) as directory:
             _report(directory, as_json=as_json, is_kept=output is not None)
-    elif Path(place).is_dir():
-        latest = Path(place) / "latest"
-        directory = latest.resolve() if latest.is_symlink() else Path(place)
-        _report(directory, as_json=as_json, is_kept=True)
-    else:
-        rule = "must be the folder of a run or an experiment, or an experiment's URI in the store"
-        raise typer.BadParameter(f"{rule}, got {place!r}", param_hint="DIRECTORY|URI")
+        return
+    with importing():
+        from pipeline_runtime.runs.locate import locate_run
+    _report(Path(locate_run(place).folder.path), as_json=as_json, is_kept=True)
 
 
 @contextmanager

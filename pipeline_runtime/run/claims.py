@@ -32,11 +32,11 @@ from pipeline_runtime.errors import FolderTaken, LastmileError, NameTaken
 from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.runs.locate import LATEST
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import find_info
 
 RUN_FILE = "run.json"
-LATEST = "latest"
 _MODE = 0o666
 # The file has a few hundred bytes; somebody else may have put another one there.
 _MAX_BYTES = 64 << 10
@@ -104,7 +104,7 @@ class FolderClaim:
         name = run.path.rstrip("/").rpartition("/")[2]
         per_run = self.options.folder_per_run
         folder = self.options.output / name if per_run else self.options.output
-        record = RunFile(run=name, artifacts_uri=run.uri, process=os.getpid())
+        record = RunFile(run=name, artifacts_uri=run.full_uri, process=os.getpid())
         with ExitStack() as held:
             self._claim_stored(held, run, folder, record)
             error = NameTaken if per_run else FolderTaken
@@ -148,7 +148,7 @@ def _holding(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / RUN_FILE
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _MODE)
-    _held.add(descriptor)
+    _locked.add(descriptor)
     try:
         _lock(descriptor, folder, error)
         try:
@@ -168,7 +168,7 @@ def _holding(
                     path.unlink()
                     folder.rmdir()
     finally:
-        _held.discard(descriptor)
+        _locked.discard(descriptor)
         os.close(descriptor)
 
 
@@ -199,9 +199,10 @@ def _check_holds(folder: Path, record: RunFile, error: type[FolderTaken], *, res
         return
     if resume and is_same:
         return
-    rule = f"must not hold any run but {record.run}" if resume else "must not hold another run"
-    advice = "" if resume or found is None else ", or continue that run with --resume"
-    raise error(f"{folder}: {rule}, but holds {what}. Name another folder with --output{advice}")
+    rule, advice = "must not hold another run", "Continue that run with --resume"
+    if resume:
+        rule, advice = "must hold a run of this manifest", "Undo the change of the manifest"
+    raise error(f"{folder}: {rule}, but holds {what}. {advice}, or name another folder by --output")
 
 
 def _read_hash(folder: Path) -> str | None:
@@ -230,7 +231,7 @@ def point_latest(folder: Path) -> None:
 
 
 # Descriptors of the locked files of this process.
-_held: set[int] = set()
+_locked: set[int] = set()
 
 
 def _release_in_child() -> None:
@@ -238,9 +239,9 @@ def _release_in_child() -> None:
 
     A lock ends when all copies of its descriptor are closed, and a worker may outlive a killed run.
     """
-    for descriptor in _held:
+    for descriptor in _locked:
         os.close(descriptor)
-    _held.clear()
+    _locked.clear()
 
 
 os.register_at_fork(after_in_child=_release_in_child)

@@ -8,8 +8,6 @@ import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from pyarrow import fs as pafs
-
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment, seed_group
 from pipeline_runtime.feed.chunk import StepCount
@@ -17,7 +15,6 @@ from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import StreamPlan
 from pipeline_runtime.run.consumers import Control, Outcome, Results, RunBasis
 from pipeline_runtime.run.phases import Phases
-from pipeline_runtime.sources import Location
 
 
 def build_summary(
@@ -40,7 +37,7 @@ def build_summary(
             outcome=outcome.kind,
             resumed_from=basis.resumed_from,
             error=outcome.error,
-            artifacts_uri=_show_place(basis.run_location),
+            artifacts_uri=basis.run_location.full_uri,
             seed_group=seed_group(basis.experiment),
             address=control.options.address,
         ),
@@ -52,12 +49,6 @@ def build_summary(
         "warnings": (*basis.plan.warnings, *basis.warnings, *results.warnings),
     }
     return report.Summary(**(common | dict(results.sections)))
-
-
-def _show_place(location: Location) -> str:
-    """Return a URI that holds in any working folder: a local path is absolute."""
-    is_local = isinstance(location.filesystem, pafs.LocalFileSystem)
-    return location.path if is_local else location.uri
 
 
 def step_flows(stream: StreamPlan, counts: Sequence[StepCount]) -> tuple[report.StepFlow, ...]:

@@ -44,6 +44,11 @@ class Location:
     filesystem: Any  # pyarrow.fs.FileSystem
     path: str
 
+    @property
+    def full_uri(self) -> str:
+        """A URI that holds in any working folder: a local path is absolute."""
+        return self.path if isinstance(self.filesystem, pafs.LocalFileSystem) else self.uri
+
     def join(self, *parts: str) -> Location:
         """Return the location of these path parts below this one."""
         suffix = "/".join(part.strip("/") for part in parts)

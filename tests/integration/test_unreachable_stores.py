@@ -1,6 +1,8 @@
 """A store that does not answer ends a command within half a minute, and the error names it."""
 
+import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -103,3 +105,19 @@ def test_an_unreachable_store_ends_a_command_in_time(
     assert seconds < LIMIT_SECONDS
     assert_told(capsys.readouterr().err, "… s3://away/t/")
     assert not Path("build").exists()
+
+
+@pytest.mark.slow
+def test_a_client_that_tries_for_minutes_is_left_behind(silent_port: int) -> None:
+    write_manifest(table="gs://away/t/", artifacts="a/")
+    began = time.monotonic()
+    ended = subprocess.run(
+        [Path(sys.executable).with_name("lastmile"), "explain", "-f", "m.yaml"],
+        env={**os.environ, "CLOUD_STORAGE_EMULATOR_ENDPOINT": f"http://127.0.0.1:{silent_port}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == EXIT_SOURCE, ended
+    assert time.monotonic() - began < LIMIT_SECONDS
+    assert_told(ended.stderr, "error: gs://away/t/")

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 # The allowed names in each folder; "" is the run's own folder. `run.session`, `run.logs` and
 # `report.files` define them, but are not imported here, since they need heavy libraries.
 _NAMES = {
-    "": re.compile(r"(report\.html|summary\.json|plan\.json|manifest\.yaml|metrics\.parquet)"),
+    "": re.compile(
+        r"(run\.json|report\.html|summary\.json|plan\.json|manifest\.yaml|metrics\.parquet)"
+    ),
     "logs": re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,199}\.log"),
     "decisions": re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,9}-[0-9]{1,9}\.json"),
 }

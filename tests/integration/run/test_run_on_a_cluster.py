@@ -32,7 +32,9 @@ def test_a_job_is_submitted_followed_and_ends_as_the_run_ended(
     clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile, cluster: RealRay
 ) -> None:
     run = project("job")
-    run.write(clicks_spec(run, code={"workingDir": str(run.folder)}, config={"failAt": 18}))
+    (run.folder / "lake").symlink_to(run.root)
+    code, storage = {"workingDir": str(run.folder)}, {"root": "lake"}  # of the manifest's folder
+    run.write(clicks_spec(run, code=code, storage=storage, config={"failAt": 18}))
 
     failed = on_cluster.run(*run.args("--address", cluster.url))
     (run.folder / "cured").touch()

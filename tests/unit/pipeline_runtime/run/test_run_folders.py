@@ -133,8 +133,9 @@ def test_the_command_line_chooses_the_folder(
     assert call(monkeypatch, *command, "--output", "here") == 2
     assert_told(capsys.readouterr().err, "error: … here … --output … --resume")
     assert call(monkeypatch, *command, "--output", "here", "--resume") == 0  # it is complete
-    assert call(monkeypatch, "report", "build/copied") == 0
-    assert str(find_latest() / "report.html") in capsys.readouterr().out.replace("\n", "")
+    for name in ("build/copied", "copied", f"copied/{find_latest().name}"):
+        assert call(monkeypatch, "report", name) == 0
+        assert f"{find_latest()}/report.html" in capsys.readouterr().out.replace("\n", "")
 
 
 def leave_nothing_else(output: str) -> None:
