@@ -61,9 +61,9 @@ def write_project(folder: Path, **output: Any) -> None:
 def start(
     folder: Path, root: str, *more: str, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    places = ["--storage-root", root, "--output", str(folder / "report")]
+    command = ["run", "-f", "manifest.yaml", "--json", "--metrics-port", "0"]
     return subprocess.Popen(
-        [LASTMILE, "run", "-f", "manifest.yaml", "--json", "--metrics-port", "0", *places, *more],
+        [LASTMILE, *command, "--storage-root", root, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

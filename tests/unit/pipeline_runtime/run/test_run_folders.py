@@ -313,6 +313,18 @@ def test_a_name_in_use_on_a_store_is_not_taken(
             claim(place)
 
 
+def test_a_run_on_a_cluster_leaves_no_lock_on_shared_disks(folder: Path) -> None:
+    place = open_location("experiments/copied/20260101T000000Z-0123456789abcdef")
+    with FolderClaim(RunOptions(output=folder / "here", address="auto")) as claim:
+        claim(place)
+        assert (folder / "here" / "run.json").exists()
+        assert not Path(place.path).exists()
+        Path(place.path).mkdir(parents=True)
+        with FolderClaim(RunOptions(output=folder / "there", address="auto")) as other:
+            with pytest.raises(NameTaken):
+                other(place)
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"version": 2}', json.dumps([])])
 def test_a_damaged_run_file_names_no_run(content: str) -> None:
     Path("run.json").write_text(content)
