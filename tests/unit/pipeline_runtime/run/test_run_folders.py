@@ -320,9 +320,9 @@ def test_a_run_on_a_cluster_leaves_no_lock_on_shared_disks(folder: Path) -> None
         assert (folder / "here" / "run.json").exists()
         assert not Path(place.path).exists()
         Path(place.path).mkdir(parents=True)
-        with FolderClaim(RunOptions(output=folder / "there", address="auto")) as other:
-            with pytest.raises(NameTaken):
-                other(place)
+        elsewhere = RunOptions(output=folder / "there", address="auto")
+        with FolderClaim(elsewhere) as other, pytest.raises(NameTaken):
+            other(place)
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"version": 2}', json.dumps([])])
