@@ -9,9 +9,12 @@ Ray it is an actor beside the driver (`training.ranks.ray_runtime`).
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from pipeline_runtime.feed.chunk import StepCount
 
@@ -28,7 +31,7 @@ class Order(Enum):
 class HistoryPoint:
     """Metrics at a moment of the run, for the history."""
 
-    seconds: float  # since the trainer started
+    seconds: float  # since the trainer started; as stored, since the first attempt's did
     epoch: int
     step: int
     metrics: dict[str, float]
@@ -91,11 +94,32 @@ class MonitorState:
     failure_kind: str | None = None
 
 
+class Recorder(Protocol):
+    """Turns reports into the metrics history, see `training.recorder`."""
+
+    evaluations: tuple[Evaluated, ...]  # those of earlier attempts
+
+    def add(
+        self, ranks: Collection[RankSnapshot], points: Collection[HistoryPoint]
+    ) -> list[HistoryPoint]:
+        """Record points; return them as the history stores them."""
+        ...
+
+    def drop_known(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return metrics without those that an earlier attempt recorded at this step."""
+        ...
+
+    def take(self) -> pa.Table:
+        """Return the rows since the last call."""
+        ...
+
+
 class Monitor:
     """Holds the state; threads may share it."""
 
-    def __init__(self) -> None:
-        self._state = MonitorState()
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._state = MonitorState(evaluations=list(recorder.evaluations))
         self._order = Order.GO_ON
         self._lock = threading.Lock()
 
@@ -103,13 +127,21 @@ class Monitor:
         """Take a trainer's snapshot and its new points of the history; return what it is to do."""
         with self._lock:
             self._state.ranks[snapshot.rank] = snapshot
-            self._state.history.extend(history)
+            ranks = self._state.ranks.values()
+            self._state.history.extend(self._recorder.add(ranks, history))
             return self._order
 
-    def evaluated(self, evaluation: Evaluated) -> None:
-        """Take the metrics of an evaluation."""
+    def take_history(self) -> pa.Table:
+        """Return the rows of the metrics history since the last call, for a checkpoint."""
         with self._lock:
-            self._state.evaluations.append(evaluation)
+            return self._recorder.take()
+
+    def evaluated(self, evaluation: Evaluated) -> None:
+        """Take the metrics of an evaluation, unless an earlier attempt reported it."""
+        with self._lock:
+            metrics = self._recorder.drop_known(evaluation.step, evaluation.metrics)
+            if metrics:
+                self._state.evaluations.append(replace(evaluation, metrics=metrics))
 
     def warn(self, message: str) -> None:
         """Take a warning for the summary; one that was given before is not repeated."""

@@ -55,6 +55,12 @@ def rename_file(before: Location, after: Location) -> None:
         sync_folder(Path(after.path).parent)
 
 
+def sync_names(folder: Location) -> None:
+    """Sync the names of a folder's entries, where that is needed and possible."""
+    if _is_local(folder):
+        sync_folder(Path(folder.path))
+
+
 def _is_local(place: Location) -> bool:
     return isinstance(place.filesystem, pafs.LocalFileSystem)
 

@@ -30,6 +30,7 @@ from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
+from pipeline_runtime.training.checkpoints.history import CheckpointHistory
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes
@@ -86,6 +87,7 @@ class Wiring:
     warn: Callable[[str], None]
     evaluated: Callable[[Evaluated], None]
     stop_event: threading.Event  # set when the run was asked to stop
+    history: CheckpointHistory | None = None  # None: checkpoints have no metrics history
     rank: int = 0
     world_size: int = 1
     # Returns the group in which the ranks agree; None: torch.distributed's default group.
@@ -454,7 +456,10 @@ class TrainContext:
             "world_size": self.world_size,
             "positions": tuple(positions),
         }
+        history = self._wiring.history
         try:
+            if history is not None:
+                header["history"] = history.write(position.batches)
             # Check the first checkpoint of an attempt, so that a run fails early.
             checked = self.records.checkpoints == 0
             uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header, checked=checked)
@@ -467,6 +472,8 @@ class TrainContext:
         self.records.kept_until = time.time()
         try:
             self._wiring.store.remove_old(uri)
+            if history is not None:
+                history.remove_unused()
         except (StoreError, CheckpointError) as error:
             self._wiring.warn(str(error))
 

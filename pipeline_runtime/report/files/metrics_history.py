@@ -14,23 +14,16 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import replacing
+from pipeline_runtime.training.recorder import ROW_SCHEMA
 
 HISTORY_FILE = "metrics.parquet"
 
-HISTORY_SCHEMA = pa.schema(
-    [
-        pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("epoch", pa.int32(), nullable=False),
-        pa.field("step", pa.int64(), nullable=False),
-        pa.field("name", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
-)
+_NAME = pa.field("name", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+HISTORY_SCHEMA = ROW_SCHEMA.set(ROW_SCHEMA.get_field_index("name"), _NAME)
 
 # The names that the runtime writes; a training loop may add its own.
 HISTORY_NAMES: Mapping[str, str] = {
@@ -54,6 +47,10 @@ HISTORY_NAMES: Mapping[str, str] = {
     "eval_<metric>": "Value of that metric at an evaluation.",
 }
 
+RUNTIME_NAMES = frozenset(HISTORY_NAMES)
+# Those that a training loop reports.
+LOOP_NAMES = frozenset({"loss", "learning_rate"})
+
 # 4096 rows of 5 columns are about 150 KB, far less than a batch, and take under 1 ms to flush.
 FLUSH_ROWS = 4096
 # A kill loses at most this much. With a flush every 5 s, a day's journal has 17,000 batches, which
@@ -64,7 +61,7 @@ FLUSH_SECONDS = 5.0
 ROW_GROUP_ROWS = 131_072
 
 # The journal stores names as plain strings; a stream would need a new dictionary per batch.
-_JOURNAL_SCHEMA = HISTORY_SCHEMA.set(3, pa.field("name", pa.string(), nullable=False))
+_JOURNAL_SCHEMA = ROW_SCHEMA
 
 # Rows of the Parquet file when the journal was created. If the file has another number now, the
 # journal was already merged, and a kill came between the rename and the removal of the journal.
@@ -81,53 +78,48 @@ class HistoryWriter:
     """Appends metrics to a history, from one thread; `close` completes the Parquet file.
 
     Args:
-        path: the Parquet file, usually `DIR/metrics.parquet`. An existing history is replaced,
-            unless `keep_until_step` is given.
-        keep_until_step: step of the checkpoint that a run resumes from. Entries up to it are kept.
-            Later ones are dropped, since their steps are trained again. Time continues from the
-            last kept entry, so that the pause between two attempts leaves no gap.
+        path: the Parquet file, usually `DIR/metrics.parquet`. An existing history is replaced.
+        kept: rows of earlier attempts, with `training.recorder.ROW_SCHEMA`; the history begins with
+            them.
     """
 
-    def __init__(self, path: Path, *, keep_until_step: int | None = None) -> None:
+    def __init__(self, path: Path, *, kept: pa.Table | None = None) -> None:
         self._path = Path(path)
         self._journal = _journal_path(self._path)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._rows: list[_Row] = []
-        self._offset_seconds, base_rows = self._keep(keep_until_step)
-        self._last_flush_seconds = self._offset_seconds
+        base_rows = self._keep(kept)
+        self._last_flush_seconds = 0.0
         self._file: BinaryIO = self._journal.open("xb")  # "x" follows no link
         schema = _JOURNAL_SCHEMA.with_metadata({_BASE_ROWS_KEY: str(base_rows)})
         self._stream = pa.ipc.new_stream(self._file, schema)
         self._closed = False
 
-    def _keep(self, until_step: int | None) -> tuple[float, int]:
-        """Write the kept part of an earlier history to the file; return its end and its rows."""
-        if until_step is None:
+    def _keep(self, kept: pa.Table | None) -> int:
+        """Replace the file by the rows of earlier attempts; return their number."""
+        if kept is None or kept.num_rows == 0:
             self._path.unlink(missing_ok=True)
             self._journal.unlink(missing_ok=True)
-            return 0.0, 0
-        kept = _read(self._path)
-        kept = kept.filter(pc.less_equal(kept["step"], until_step))
-        with replacing(self._path) as file:
-            pq.write_table(kept, file, row_group_size=ROW_GROUP_ROWS)
+            return 0
+        _write_parquet(self._path, iter(kept.to_batches()))
         self._journal.unlink(missing_ok=True)
-        return float(pc.max(kept["seconds"]).as_py() or 0.0), kept.num_rows
+        return kept.num_rows
 
     def append(self, seconds: float, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add the value of each metric at one moment.
 
         Args:
-            seconds: time since the start of this attempt.
+            seconds: time since the start of the first attempt, without pauses between attempts.
             epoch: current epoch, from 0.
             step: optimiser steps done.
             metrics: values by name; see HISTORY_NAMES for the runtime's names and their units.
         """
         if self._closed:
             raise LastmileError(f"{self._path}: must be open to append to, but it was closed")
-        at = self._offset_seconds + seconds
-        self._rows.extend((at, epoch, step, name, float(value)) for name, value in metrics.items())
-        if len(self._rows) >= FLUSH_ROWS or at - self._last_flush_seconds >= FLUSH_SECONDS:
-            self._last_flush_seconds = at
+        row = (seconds, epoch, step)
+        self._rows.extend((*row, name, float(value)) for name, value in metrics.items())
+        if len(self._rows) >= FLUSH_ROWS or seconds - self._last_flush_seconds >= FLUSH_SECONDS:
+            self._last_flush_seconds = seconds
             self.flush()
 
     def flush(self) -> None:

@@ -23,6 +23,7 @@ from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.local_runtime import Aborted, LocalRuntime, one_torch_thread
 from pipeline_runtime.training.ranks.worker import train_worker
+from pipeline_runtime.training.recorder import Past, Recorder
 
 # Code that is in Python ends at once; a longer call into a library is left to itself.
 ABORT_SECONDS = 2.0
@@ -37,9 +38,9 @@ _NO_CUDA = (
 class LocalTrainer(threading.Thread):
     """The trainer; see `driver.Trainers`."""
 
-    def __init__(self, run: PreparedRun) -> None:
+    def __init__(self, run: PreparedRun, past: Past | None = None) -> None:
         super().__init__(name="lastmile-train", daemon=True)
-        self._monitor = Monitor()
+        self._monitor = Monitor(Recorder(past or Past()))
         self._takes_gpu = run.experiment.spec.trainers.gpus_per_replica > 0
         has_cuda = self._takes_gpu and torch.cuda.is_available()
         if self._takes_gpu and not has_cuda and any(_GPUS.glob("*")):

@@ -47,6 +47,7 @@ from pipeline_runtime.training.ranks.ray_runtime import (
     start_monitor,
     train_on_ray,
 )
+from pipeline_runtime.training.recorder import Past, Recorder
 
 # An aborted trainer ends with its next push; Ray Train looks every second or two.
 ABORT_SECONDS = 15.0
@@ -61,8 +62,8 @@ _NO_CUDA = (
 class RayTrainers:
     """The trainers; see `driver.Trainers`. Ray must be connected."""
 
-    def __init__(self, run: PreparedRun, options: RunOptions) -> None:
-        self._monitor = start_monitor()
+    def __init__(self, run: PreparedRun, options: RunOptions, past: Past) -> None:
+        self._monitor = start_monitor(Recorder(past))
         self._fit = _Fit(_build_trainer(run, options, self._monitor))
         self._fit.start()
 

@@ -1,59 +1,31 @@
-"""Totals of the trainers' reports, as rates for the history and sections of the summary."""
+"""Totals of the trainers' reports, as sections of the summary."""
 
 from __future__ import annotations
 
 import contextlib
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline_runtime import report
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.hashing import Checksum
-from pipeline_runtime.monitor import HistoryPoint, MonitorState, RankSnapshot
+from pipeline_runtime.monitor import MonitorState, RankSnapshot
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.summarise import build_checksum, machine, step_flows
 from pipeline_runtime.run.training.prepare import PreparedRun
+from pipeline_runtime.training.recorder import STAGES, Past
 
-_STAGES = ("compute", "production", "transfer", "batching", "collate", "paused")
 _RESUME_DETAIL = {
     "order": "preserveOrder: a resumed run trains on the same remaining batches in the same order",
     "rows": "a resumed run trains on the same remaining rows, each once; their order may differ",
 }
 
 
-@dataclass(slots=True)
-class HistoryRates:
-    """Turns running totals, as trainers record them, into rates and shares between two points."""
-
-    _previous: dict[str, float] = field(default_factory=dict)
-    _seconds: float = 0.0
-
-    def convert(self, point: HistoryPoint) -> dict[str, float]:
-        """Metrics of a point as the history names them."""
-        if "samples" not in point.metrics:
-            return point.metrics
-        elapsed = point.seconds - self._seconds
-        delta = {n: v - self._previous.get(n, 0.0) for n, v in point.metrics.items()}
-        self._previous, self._seconds = point.metrics, point.seconds
-        spent = sum(max(0.0, delta[f"seconds_{stage}"]) for stage in _STAGES)
-        rates = {
-            "step_seconds": point.metrics["step_seconds"],
-            "queue_length": point.metrics["queue_length"],
-        }
-        if elapsed > 0:
-            rates["samples_per_second"] = delta["samples"] / elapsed
-            rates["rows_per_second"] = max(0.0, delta["rows"]) / elapsed
-        if spent > 0:
-            rates |= {f"share_{s}": max(0.0, delta[f"seconds_{s}"]) / spent for s in _STAGES}
-        return rates
-
-
 def time_shares(ranks: Iterable[RankSnapshot]) -> dict[str, float]:
     """Shares of the trainers' time by stage, over all ranks; empty if no time was spent."""
-    totals = {stage: sum(rank.waited[stage] for rank in ranks) for stage in _STAGES}
+    totals = {stage: sum(rank.waited[stage] for rank in ranks) for stage in STAGES}
     whole = sum(totals.values())
     return {stage: value / whole for stage, value in totals.items()} if whole > 0 else {}
 
@@ -67,7 +39,11 @@ def total_counts(ranks: Iterable[RankSnapshot]) -> tuple[StepCount, ...]:
 
 
 def build_sections(
-    run: PreparedRun, state: MonitorState, phases: Phases, last_checkpoint: str | None
+    run: PreparedRun,
+    state: MonitorState,
+    phases: Phases,
+    last_checkpoint: str | None,
+    past: Past,
 ) -> dict[str, Any]:
     """Return the fields of the summary that only a training has, by name."""
     ranks = [state.ranks[rank] for rank in sorted(state.ranks)]
@@ -79,7 +55,7 @@ def build_sections(
         "evaluation_steps": (
             step_flows(run.plan.evaluation, evaluation) if run.plan.evaluation else ()
         ),
-        "training": _training(run, state, ranks),
+        "training": _training(run, state, ranks, past),
         "throughput": _throughput(run, ranks, total_counts(ranks), phases),
         "time_shares": report.TimeShares(**time_shares(ranks)),
         "checksum": _checksum(ranks),
@@ -100,7 +76,7 @@ def find_last_checkpoint(run: PreparedRun, state: MonitorState) -> str | None:
 
 
 def _training(
-    run: PreparedRun, state: MonitorState, ranks: Sequence[RankSnapshot]
+    run: PreparedRun, state: MonitorState, ranks: Sequence[RankSnapshot], past: Past
 ) -> report.Training:
     spec = run.experiment.spec.training
     evaluations = [
@@ -116,7 +92,7 @@ def _training(
         world_size=run.world_size,
         device=ranks[0].device if ranks else "",
         precision=spec.precision,
-        metrics=ranks[0].metrics if ranks else {},
+        metrics={**past.metrics, **(ranks[0].metrics if ranks else {})},
         evaluations=tuple(evaluations),
         dropped_rows=sum(rank.dropped_rows for rank in ranks),
         padded_rows=sum(rank.padded_rows for rank in ranks),

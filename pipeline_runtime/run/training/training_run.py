@@ -5,7 +5,6 @@ The main thread turns what the trainers report into the display, the metrics and
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -19,13 +18,14 @@ from pipeline_runtime.run.consumers import Control, Reading, Results, RunBasis
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.training.driver import Trainers, TrainingOutcome, execute
+from pipeline_runtime.run.training.past import read_past
 from pipeline_runtime.run.training.prepare import PreparedRun, check_program
 from pipeline_runtime.run.training.totals import (
-    HistoryRates,
     build_sections,
     find_last_checkpoint,
     total_counts,
 )
+from pipeline_runtime.training.recorder import Past
 
 if TYPE_CHECKING:  # a plan is shown before this is imported
     from pipeline_runtime.metrics import Pace, RunCollector
@@ -57,6 +57,7 @@ class TrainingRun:
         is_here = options.address == "local" and world_size == 1 and feed.engine != "RayData"
         self.num_trainers = None if is_here else world_size
         self._state = MonitorState()
+        self._past = Past()
 
     @cached_property
     def collector(self) -> RunCollector:
@@ -91,21 +92,17 @@ class TrainingRun:
 
     def execute(self, control: Control) -> TrainingOutcome:
         """Train to the end, and record the history."""
+        self._past, missing = read_past(self._run, control.options.output)
         start = self._find_trainers(control.options)
         control.phases.begin(phases.FIRST_BATCH)
-        resume = self._run.resume
-        recorder = _Recorder(
-            report.HistoryWriter(
-                control.options.output / HISTORY_FILE,
-                keep_until_step=resume.step if resume else None,
-            )
-        )
+        path = control.options.output / HISTORY_FILE
+        recorder = _Recorder(report.HistoryWriter(path, kept=self._past.rows))
         try:
             outcome = execute(start, control.stop, self._watch(control, recorder))
         finally:
             problems = recorder.close()
         self._state = outcome.state
-        self._state.warnings.extend(problems)
+        self._state.warnings.extend([*missing, *problems])
         return outcome
 
     def _find_trainers(self, options: RunOptions) -> Callable[[], Trainers]:
@@ -113,19 +110,17 @@ class TrainingRun:
         if self.num_trainers is None:
             from pipeline_runtime.run.training.in_process import LocalTrainer
 
-            return partial(LocalTrainer, self._run)
+            return partial(LocalTrainer, self._run, self._past)
         from pipeline_runtime.run.training.on_ray import RayTrainers
 
-        return partial(RayTrainers, self._run, options)
+        return partial(RayTrainers, self._run, options, self._past)
 
     def _watch(self, control: Control, recorder: _Recorder) -> Callable[[MonitorState], None]:
         """Return what is called with each reading of the monitor."""
         from pipeline_runtime.run.training.pace import PaceMeter
-        from pipeline_runtime.run.training.supply import SupplyMeter
 
         run, clock = self._run, control.phases
-        rates = HistoryRates({"rows": float(run.resumed_rows)})
-        meter, supply = PaceMeter(run.planned_rows), SupplyMeter()
+        meter = PaceMeter(run.planned_rows)
 
         def watch(state: MonitorState) -> None:
             ranks = list(state.ranks.values())
@@ -137,11 +132,7 @@ class TrainingRun:
             pace = meter.measure(ranks)
             self.collector.update(state.ranks, pace)
             for point in state.history:
-                recorder.append(point.seconds, point.epoch, point.step, rates.convert(point))
-            if state.history:
-                last = state.history[-1]
-                found = supply.measure(ranks, time.time())
-                recorder.append(last.seconds, last.epoch, last.step, found)
+                recorder.append(point.seconds, point.epoch, point.step, point.metrics)
             is_training = clock.current == phases.TRAINING
             line = _describe(run, state, pace) if is_training else ""
             control.show(Reading(line=line, notes=tuple(notes), source=state))
@@ -154,7 +145,7 @@ class TrainingRun:
         resuming = (f"last checkpoint: {last}", "resume: the same command with --resume")
         return Results(
             counts=total_counts(self._state.ranks.values()),
-            sections=build_sections(self._run, self._state, control.phases, last),
+            sections=build_sections(self._run, self._state, control.phases, last, self._past),
             warnings=tuple(self._state.warnings),
             hints=resuming if last else (),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,6 +21,14 @@ from pipeline_runtime.errors import CheckpointError
 CHECKPOINT_VERSION = 2
 # The last field is the header's own digest. Headers of earlier releases have none.
 _DIGEST = re.compile(rb', "headerSha256": "([0-9a-f]{64})"\}\s*\Z')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPart:
+    """A file with a part of the metrics history, see `history`."""
+
+    name: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,8 @@ class CheckpointHeader:
     data_digest: str = ""  # of the row groups that the positions count
     attempt: int = 1  # the attempt that wrote it
     chunk_rows: int  # the positions count chunks of at most this many rows
+    # Files with the metrics history up to here, oldest rows first; earlier releases have none.
+    history: tuple[HistoryPart, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +73,8 @@ class CheckpointHeader:
             "attempt": self.attempt,
             "pieceRows": self.chunk_rows,
         }
+        if self.history is not None:
+            value["history"] = [asdict(part) for part in self.history]
         body = json.dumps(value).encode()
         digest = hashlib.sha256(body).hexdigest()
         return body[:-1] + f', "headerSha256": "{digest}"}}'.encode()
@@ -116,6 +128,12 @@ class _Position(_Model):
     counts: list[tuple[_Count, _Count, float]]
 
 
+class _HistoryPart(_Model):
+    # The name of a file, never a path to another folder.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]*$")]
+    rows: _Count
+
+
 class _Version(_Model):
     version: int
 
@@ -133,6 +151,7 @@ class _Header(_Model):
     data_digest: str
     attempt: Annotated[int, Field(ge=1, lt=2**31)]
     chunk_rows: Annotated[_Count, Field(alias="pieceRows")]
+    history: tuple[_HistoryPart, ...] | None = None
 
 
 def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
@@ -158,5 +177,7 @@ def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
     if len(header.positions) != header.world_size:
         return None
     positions = tuple(position.model_dump(by_alias=True) for position in header.positions)
-    fields = {name: getattr(header, name) for name in _Header.model_fields if name != "positions"}
-    return CheckpointHeader(uri=uri, positions=positions, **fields)
+    history = header.history and tuple(HistoryPart(**part.model_dump()) for part in header.history)
+    converted = {"positions": positions, "history": history}
+    fields = {name: getattr(header, name) for name in _Header.model_fields}
+    return CheckpointHeader(uri=uri, **fields | converted)

@@ -30,6 +30,7 @@ class LocalRuntime:
         has_gpu = takes_gpu and torch.cuda.is_available()
         self.device = torch.device("cuda", 0) if has_gpu else torch.device("cpu")
         self.push = monitor.push
+        self.take_history = monitor.take_history
         self.warn = monitor.warn
         self.evaluated = monitor.evaluated
         self.fail = monitor.fail

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import ray
 import ray.train
 import ray.train.torch
@@ -17,6 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Monitor, Order, RankSnapshot
 from pipeline_runtime.training.ranks.worker import WorkerPlan, train_worker
+from pipeline_runtime.training.recorder import Recorder
 from pipeline_runtime.training.script import build_environment, find_free_port
 
 
@@ -58,6 +60,9 @@ class RayRuntime:
     def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
         order: Order = ray.get(self._monitor.push.remote(snapshot, points))
         return order
+
+    def take_history(self) -> pa.Table:
+        return ray.get(self._monitor.take_history.remote())
 
     def warn(self, message: str) -> None:
         ray.get(self._monitor.warn.remote(message))
@@ -106,11 +111,11 @@ def _set_address(host: str, port: int) -> None:
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
-def start_monitor() -> Any:
+def start_monitor(recorder: Recorder) -> Any:
     """Start the actor on the driver's node, which ends with it; it takes no CPU of data work."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     options = {"num_cpus": 0, "max_concurrency": 1, "scheduling_strategy": here}
-    return ray.remote(Monitor).options(**options).remote()
+    return ray.remote(Monitor).options(**options).remote(recorder)
 
 
 def failure_reporter(monitor: Any) -> Callable[[LastmileError], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import pyarrow as pa
 import torch
 
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, Order, RankSnapshot
@@ -33,6 +34,10 @@ class Runtime(Protocol):
 
     def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
         """Report progress, and return what the rank is to do."""
+        ...
+
+    def take_history(self) -> pa.Table:
+        """Return the rows of the metrics history since the last call (`training.recorder`)."""
         ...
 
     def warn(self, message: str) -> None:

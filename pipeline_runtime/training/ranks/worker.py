@@ -15,6 +15,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import pyarrow as pa
+
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import Interrupted, LastmileError, TrainingError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
@@ -25,6 +27,7 @@ from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
+from pipeline_runtime.training.checkpoints.history import CheckpointHistory
 from pipeline_runtime.training.context import TrainContext, Wiring
 from pipeline_runtime.training.current import Run, join_ranks
 from pipeline_runtime.training.entrypoint import load_entrypoint
@@ -58,9 +61,9 @@ class WorkerPlan:
 def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
     """Run one rank to its end. Raises the error of the entrypoint or the feed."""
     with _reporting(runtime), _open_training(plan, runtime.rank) as training:
-        context = _build_context(plan, runtime, training)
-        pusher = _Pusher(runtime, context)
-        pusher.start()
+        pusher = _Pusher(runtime)
+        context = _build_context(plan, runtime, training, pusher)
+        pusher.start(context)
         try:
             epochs = [group.epoch for groups in plan.groups for group in groups]
             train(
@@ -131,7 +134,10 @@ def _is_of_ray(error: BaseException) -> bool:
     return exceptions is not None and isinstance(error, exceptions.RayError)
 
 
-def _build_context(plan: WorkerPlan, runtime: Runtime, training: BatchStream) -> TrainContext:
+def _build_context(
+    plan: WorkerPlan, runtime: Runtime, training: BatchStream, pusher: _Pusher
+) -> TrainContext:
+    parts = (plan.resume.history or ()) if plan.resume else ()
     wiring = Wiring(
         training=training,
         open_evaluation=_evaluation_opener(plan, runtime.rank) if plan.evaluation else None,
@@ -142,6 +148,7 @@ def _build_context(plan: WorkerPlan, runtime: Runtime, training: BatchStream) ->
         warn=runtime.warn,
         evaluated=runtime.evaluated,
         stop_event=threading.Event(),
+        history=CheckpointHistory(plan.store, parts, pusher.take_history),
         rank=runtime.rank,
         world_size=len(plan.groups),
         join=partial(join_ranks, len(plan.groups)) if plan.training.script else lambda: None,
@@ -235,13 +242,16 @@ def _count_rows(groups: Sequence[Group], position: Position) -> dict[int, int]:
 class _Pusher:
     """Pushes a rank's snapshots from a thread, so that the loop never waits for the monitor."""
 
-    def __init__(self, runtime: Runtime, context: TrainContext) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._context = context
+        self._context: TrainContext | None = None
+        self._is_pushing = threading.Lock()
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lastmile-monitor", daemon=True)
 
-    def start(self) -> None:
+    def start(self, context: TrainContext) -> None:
+        """Begin to push the snapshots of a context."""
+        self._context = context
         self._thread.start()
 
     def finish(self) -> None:
@@ -255,10 +265,17 @@ class _Pusher:
             self._runtime.check_driver()
             self._push()
 
+    def take_history(self) -> pa.Table:
+        """Push all that was recorded until now; return the rows of the history that are new."""
+        self._push()
+        return self._runtime.take_history()
+
     def _push(self) -> None:
-        pending = self._context.records.pending
-        points = [pending.popleft() for _ in range(len(pending))]
-        order = self._runtime.push(self._context.snapshot(), points)
+        assert self._context is not None  # `start` was called
+        with self._is_pushing:  # in order: no thread overtakes another with its points
+            pending = self._context.records.pending
+            points = [pending.popleft() for _ in range(len(pending))]
+            order = self._runtime.push(self._context.snapshot(), points)
         if order is Order.STOP:
             self._context.stop_event.set()
         elif order is Order.ABORT:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -20,6 +21,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
 from pipeline_runtime.run.training.prepare import prepare_run
 from pipeline_runtime.training.ranks.worker import train_worker
+from pipeline_runtime.training.recorder import ROW_SCHEMA
 from pipeline_runtime.training.script import build_environment, find_free_port
 
 # Trains by DDP on all ranks, and records the rows of each step as JSON lines.
@@ -143,6 +145,9 @@ class RankRuntime:
     def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
         self.snapshot = snapshot
         return Order.GO_ON
+
+    def take_history(self) -> pa.Table:
+        return ROW_SCHEMA.empty_table()
 
     def fail(self, kind: str, message: str) -> None:
         self.failure = message

@@ -16,6 +16,7 @@ from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.report import HistoryWriter, read_history
 from pipeline_runtime.report.files import metrics_history as history_module
 from pipeline_runtime.report.files.metrics_history import FLUSH_ROWS, FLUSH_SECONDS, HISTORY_SCHEMA
+from pipeline_runtime.training.recorder import ROW_SCHEMA
 
 ROOT = Path(__file__).parents[4]
 
@@ -142,21 +143,21 @@ def test_a_fresh_run_replaces_an_old_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "closed"])
-def test_a_resumed_run_drops_what_it_trains_again(is_killed: bool, tmp_path: Path) -> None:
+def test_kept_rows_replace_an_earlier_history(is_killed: bool, tmp_path: Path) -> None:
     with HistoryWriter(tmp_path / "metrics.parquet") as first:
         write_steps(first, range(1, 11), seconds_per_step=1)
         first.flush()
         journal = get_journal(tmp_path).read_bytes()
+    kept = read_history(tmp_path).slice(0, 12).cast(ROW_SCHEMA)  # two rows per step
     if is_killed:
         (tmp_path / "metrics.parquet").unlink()
         get_journal(tmp_path).write_bytes(journal)
-    with HistoryWriter(tmp_path / "metrics.parquet", keep_until_step=6) as second:
+    with HistoryWriter(tmp_path / "metrics.parquet", kept=kept) as second:
         write_steps(second, range(7, 13), seconds_per_step=1)
         second.flush()
         assert read_steps(tmp_path) == list(range(1, 13))
     assert read_steps(tmp_path) == list(range(1, 13))
-    seconds = read_history(tmp_path)["seconds"].to_pylist()
-    assert seconds[::2] == [float(second) for second in range(1, 13)]
+    assert read_history(tmp_path).slice(0, 12).cast(ROW_SCHEMA).equals(kept)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.monitor import RankSnapshot
 from pipeline_runtime.report import TimeShares
-from pipeline_runtime.run.training.supply import SUPPLY_SECONDS, SupplyMeter
 from pipeline_runtime.run.training.totals import time_shares
+from pipeline_runtime.training.supply import SUPPLY_SECONDS, SupplyMeter
 
 OF_NO_MATTER: dict[str, Any] = {
     **dict.fromkeys(("seconds", "epoch", "step", "samples", "attempt_samples", "batch_bytes"), 0),
