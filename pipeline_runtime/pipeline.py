@@ -35,7 +35,7 @@ from pipeline_runtime.config import (
     parse_experiment,
 )
 from pipeline_runtime.config.step_model import Names, build_parquet, to_list
-from pipeline_runtime.errors import StepError
+from pipeline_runtime.errors import ManifestError, Problem, StepError
 from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain
 from pipeline_runtime.spelling import to_manifest, to_options
@@ -109,17 +109,28 @@ class Pipeline(StepMethods):
     # --- what it is good for ----------------------------------------------------------------------
 
     def document(self, name: str, **training: Any) -> Document:
-        """The manifest that says the same; `training` takes the fields of spec.training."""
+        """The manifest that says the same; `training` takes the fields of spec.training.
+
+        Raises ManifestError if the entrypoint is a function: only `train` takes one.
+        """
         spec: Document = {"dataset": self.dataset, "pipeline": list(self.steps)}
         if self.options:
             spec["pipelineOptions"] = self.options
+        if callable(training.get("entrypoint")):
+            name_found = getattr(training["entrypoint"], "__name__", "") or "it"
+            message = (
+                "must be a text module:function in a manifest, but is a Python function, which no "
+                f"manifest can hold. Write {name_found} to a file beside the manifest, and give "
+                f"its name as 'FILE:{name_found}'. `Pipeline.train` takes the function itself"
+            )
+            raise ManifestError([Problem(path="spec.training.entrypoint", message=message)])
         if training:
             spec["training"] = to_manifest(Training, training)
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
 
     def to_yaml(self, name: str, **training: Any) -> str:
         """The manifest as text, ready for `lastmile run -f` and `kubectl apply -f`."""
-        return yaml.safe_dump(self.document(name, **training), sort_keys=False, allow_unicode=True)
+        return _to_text(self.document(name, **training))
 
     def experiment(self, name: str, **training: Any) -> DatasetExperiment:
         """The checked experiment. Raises ManifestError with every broken rule."""
@@ -221,6 +232,7 @@ class Pipeline(StepMethods):
         *,
         storage_root: str = DEFAULT_STORAGE_ROOT,
         output: str | Path | None = None,
+        resume: bool = False,
         **training: Any,
     ) -> Finished:
         """Run it to a trained model and a report, as `lastmile run` does.
@@ -228,21 +240,36 @@ class Pipeline(StepMethods):
         Args:
             output: folder of the report, which must not hold another run; `build/NAME/RUN` by
                 default, to which `build/NAME/latest` is a link.
+            resume: continue from the last whole checkpoint.
+            training: the fields of spec.training. `entrypoint` may also be a function, such as one
+                of a notebook: its source is part of the run's hash.
 
-        Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
+        Raises what `run_experiment` raises if it cannot start, and TrainingError for a function
+        whose source does not say all that it does; look at `.outcome` for how the run ended.
         """
         from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment
+        from pipeline_runtime.training.entrypoint import check_function
 
         options = RunOptions(
             output=choose_output(output, name),
             folder_per_run=output is None,
             storage_root=storage_root,
+            resume=resume,
             code_paths=(str(Path.cwd()),),
         )
-        return run_experiment(
-            self.experiment(name, **training), self.to_yaml(name, **training), options
-        )
+        if not callable(training.get("entrypoint")):
+            document = self.document(name, **training)
+            return run_experiment(parse_experiment(document), _to_text(document), options)
+        given = check_function(training["entrypoint"])
+        # Only the function itself can be run, so no document that names it is valid.
+        document = self.document(name, **training | {"entrypoint": "module:function"})
+        experiment = parse_experiment(document)
+        document["spec"]["training"]["entrypoint"] = given.path
+        lines = "".join(f"# {line}".rstrip() + "\n" for line in given.source.splitlines())
+        text = f"# The entrypoint was this Python function:\n#\n{lines}{_to_text(document)}"
+        options = replace(options, function=given.function)
+        return run_experiment(_with_entrypoint(experiment, given.path), text, options)
 
     def write_parquet(
         self,
@@ -296,8 +323,18 @@ class Pipeline(StepMethods):
             resume=resume,
             code_paths=(str(Path.cwd()),),
         )
-        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
-        return run_experiment(parse_experiment(document), text, options)
+        return run_experiment(parse_experiment(document), _to_text(document), options)
+
+
+def _to_text(document: Document) -> str:
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+
+
+def _with_entrypoint(experiment: DatasetExperiment, entrypoint: str) -> DatasetExperiment:
+    """Return an experiment whose entrypoint stands for a function."""
+    training = experiment.spec.training.model_copy(update={"entrypoint": entrypoint})
+    spec = experiment.spec.model_copy(update={"training": training})
+    return experiment.model_copy(update={"spec": spec})
 
 
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:

@@ -29,6 +29,10 @@ from pipeline_runtime.config.decimals import HoldoutPercent
 DEFAULT_SHUFFLE_ROWS = 32_768
 
 
+# Stands for the module of a function that was given to `Pipeline.train`.
+FUNCTION_MODULE = "__function__"
+
+
 class Shuffle(SpecModel):
     """The shuffle: a new order of row groups each epoch, and of the rows within windows of them."""
 
@@ -119,6 +123,13 @@ class Training(SpecModel):
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("config", self.config)
         yield from check_arguments("args", self.args)
+        if self.entrypoint.startswith(f"{FUNCTION_MODULE}:"):
+            yield (
+                "entrypoint",
+                "must name a function of a file as module:function, but stands for one that was "
+                f"given in Python ({self.entrypoint!r}), which no manifest can hold. Write the "
+                "function to a file beside the manifest, and name it here",
+            )
         if self.script is None:
             if self.args:
                 yield "args", "must come with script, got none; add it, or use config"

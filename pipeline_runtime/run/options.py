@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 
@@ -29,6 +31,7 @@ class RunOptions:
         address: `local`: this process, or an embedded Ray if the manifest needs one; `ray`: an
             embedded Ray in any case; or that of a running cluster.
         code_paths: folders that the user's modules are imported from.
+        function: the entrypoint, if it is a function of a notebook.
     """
 
     output: Path
@@ -41,6 +44,7 @@ class RunOptions:
     metrics_port: int = 0  # 0: any free port
     code_paths: tuple[str, ...] = ()
     verbose: bool = False
+    function: Callable[[Any], object] | None = None
 
     @property
     def is_on_this_machine(self) -> bool:

@@ -1,16 +1,74 @@
-"""Find the function that a manifest names as `module:function`.
+"""Finds the function that trains: one that a manifest names as `module:function`, or a notebook's.
 
-Used by the driver, to refuse a bad name before anything runs, and by every trainer.
+The driver refuses a bad name before anything runs; every trainer then loads the function. One that
+was defined in a notebook is passed to the trainers as it is, and known by its source.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
+import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
+from pipeline_runtime.config.training import FUNCTION_MODULE
 from pipeline_runtime.errors import TrainingError
+
+_DIGEST_CHARS = 16  # of a SHA-256, as of the run's hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionEntrypoint:
+    """A function that was given to `Pipeline.train`.
+
+    Attributes:
+        path: stands for the function in `spec.training.entrypoint`. It has a hash of the source, so
+            that another function makes another run.
+    """
+
+    function: Callable[[Any], object]
+    source: str
+    path: str
+
+
+def check_function(function: object) -> FunctionEntrypoint:
+    """Return a function as an entrypoint.
+
+    Raises TrainingError if its source does not say all that it does, if it has none, or if it does
+    not take one argument.
+    """
+    wrong = _find_flaw(function)
+    if wrong is None and isinstance(function, FunctionType):
+        try:
+            source = textwrap.dedent(inspect.getsource(function))
+        except (OSError, TypeError):
+            wrong = f"the function {function.__name__!r}, whose source cannot be found"
+        else:
+            _check_signature(function.__name__, function)
+            digest = hashlib.sha256(source.encode()).hexdigest()[:_DIGEST_CHARS]
+            path = f"{FUNCTION_MODULE}:{function.__name__}_{digest}"
+            return FunctionEntrypoint(function=function, source=source, path=path)
+    raise TrainingError(
+        f"entrypoint: must be a function of a notebook or file that its source describes, since "
+        f"the source is part of the run's hash, but is {wrong}. Define it by `def`, without "
+        "variables of another function, and give it its settings as `config`"
+    )
+
+
+def _find_flaw(function: object) -> str | None:
+    """Return what kind of value cannot be an entrypoint; None for an ordinary function."""
+    if not isinstance(function, FunctionType):
+        return f"a {type(function).__name__}"
+    if function.__name__ == "<lambda>":
+        return "a lambda"
+    if function.__closure__:
+        names = ", ".join(map(repr, function.__code__.co_freevars))
+        return f"a function that uses the local variables {names} of another one"
+    return None
 
 
 def load_entrypoint(path: str) -> Callable[[Any], object]:

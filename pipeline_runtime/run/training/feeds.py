@@ -39,6 +39,7 @@ def build_worker_plan(run: PreparedRun, feeds: FeedSource) -> WorkerPlan:
         store=run.store,
         identity=run.identity,
         resume=run.resume,
+        function=run.function,
         prefetch=run.plan.prefetch,
         sparse=run.plan.delivery.sparse,
     )

@@ -7,8 +7,10 @@ shown before that; `check_program`, which imports the user's module, comes right
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from pyarrow import fs as pafs
 
@@ -57,6 +59,7 @@ class PreparedRun:
     store: CheckpointStore
     damaged_checkpoints: tuple[str, ...]  # URIs of skipped ones, newer than `resume`
     warnings: tuple[str, ...]
+    function: Callable[[Any], object] | None = None  # the entrypoint, if no manifest names it
 
     @property
     def resumed_rows(self) -> int:
@@ -133,6 +136,7 @@ def prepare_run(
         store=store,
         damaged_checkpoints=found.damaged if found else (),
         warnings=_resume_warnings(options, found),
+        function=options.function,
     )
 
 

@@ -54,6 +54,7 @@ class WorkerPlan:
     store: CheckpointStore
     identity: RunIdentity
     resume: CheckpointHeader | None
+    function: Callable[[TrainContext], object] | None = None  # the entrypoint, if it has no name
     prefetch: bool = True
     sparse: bool = False
 
@@ -72,6 +73,7 @@ def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
                 runtime.environment,
                 num_batches=count_batches(plan),
                 first_epoch=min(epochs, default=None),
+                function=plan.function,
             )
             context.records.is_finished = True
         finally:
@@ -101,6 +103,7 @@ def train(
     environment: Mapping[str, str],
     num_batches: Mapping[int, int] | None = None,
     first_epoch: int | None = None,
+    function: Callable[[TrainContext], object] | None = None,
 ) -> None:
     """Call the entrypoint, or run the script.
 
@@ -108,12 +111,13 @@ def train(
         environment: the script's variables of torch.distributed.
         num_batches: batches of each epoch, for the script; None if they are unknown.
         first_epoch: the first epoch that has rows left, for the script.
+        function: the entrypoint; None: the one that `training` names.
 
     If it raises, raise TrainingError with the user's traceback first.
     """
     try:
         if training.script is None:
-            load_entrypoint(training.entrypoint)(context)
+            (function or load_entrypoint(training.entrypoint))(context)
         else:
             run_script(training, Run(context, num_batches, first_epoch), environment)
     except LastmileError:
