@@ -18,6 +18,9 @@ import pyarrow as pa
 
 from pipeline_runtime.feed.chunk import StepCount
 
+# Lines between two readings of the driver; older ones are only in the logs of their processes.
+MAX_OUTPUT_LINES = 10_000
+
 
 class Order(Enum):
     """The monitor's instruction to a trainer."""
@@ -90,6 +93,7 @@ class MonitorState:
     history: list[HistoryPoint] = field(default_factory=list)
     evaluations: list[Evaluated] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    output: list[str] = field(default_factory=list)  # lines of the user's code in other processes
     failure: str | None = None
     failure_kind: str | None = None
 
@@ -149,6 +153,12 @@ class Monitor:
             if message not in self._state.warnings:
                 self._state.warnings.append(message)
 
+    def printed(self, lines: list[str]) -> None:
+        """Take lines that the user's code printed in another process than the driver's."""
+        with self._lock:
+            self._state.output.extend(lines)
+            del self._state.output[:-MAX_OUTPUT_LINES]
+
     def fail(self, kind: str, message: str) -> None:
         """Take the first failure; later ones follow from it."""
         with self._lock:
@@ -160,7 +170,7 @@ class Monitor:
         self._order = order
 
     def read(self) -> MonitorState:
-        """Return the state; history is handed over once."""
+        """Return the state; history and output are handed over once."""
         with self._lock:
             state = self._state
             self._state = MonitorState(

@@ -43,6 +43,8 @@ class RunProgress:
     _notes: set[str] = field(default_factory=set)
 
     def __enter__(self) -> RunProgress:
+        # Its own lines are no output of the user's code, which is caught on its way to sys.stderr.
+        self.console.file = self.console.file
         if self.console.is_terminal:
             self._live = Live(self, console=self.console, transient=True)
             self._live.start()

@@ -171,17 +171,25 @@ def _execute(run: ConsumerRun, control: Control, watcher: Watcher) -> Outcome:
     """Execute the run with Ray, metrics and signal handlers set up around it."""
     from pipeline_runtime.metrics import MetricsServer
     from pipeline_runtime.run.metrics_file import keeping_metrics
+    from pipeline_runtime.run.run_log import keeping_run_log
 
     server = MetricsServer(run.collector, control.options.metrics_port)
     watcher.on_metrics_port(server.port)
     try:
         with (
+            keeping_run_log(control.options.output, run.basis.run_location) as log,
             _connected(run, control),
             keeping_metrics(run.collector, run.basis.run_location),
             # After Ray, which sets its own SIGTERM handler (ray#17308).
             catching_signals(control.stop, watcher.on_stop),
         ):
-            return run.execute(control)
+            log.note((*run.intro, *(f"warning: {each}" for each in run.basis.warnings)))
+
+            def show(reading: Reading) -> None:
+                log.note(reading.notes)
+                control.show(reading)
+
+            return run.execute(replace(control, show=show))
     finally:
         server.close()
         stop_loading()

@@ -16,6 +16,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +51,8 @@ _WAIT_SECONDS = 1.0
 _END_SECONDS = 2.0
 # The run ends after so many readers in a row that did not start.
 _MAX_FAILED_STARTS = 10
-_STDERR = 2
+# The end of the readers' output has this long to be printed.
+_PRINT_SECONDS = 1.0
 # Names are unique in this process, since `MAPPED` knows readers of all pools by them.
 _NUMBERS = itertools.count()
 _PROGRAM = "from pipeline_runtime.feed.local.reader_process import main; main()"
@@ -84,6 +86,11 @@ class ProcessPool:
         self._answers: dict[int, Answer | Failure] = {}
         self._dropped: set[int] = set()  # tickets whose chunks are no longer needed
         self._failed_starts = 0
+        output, self._output = os.pipe()
+        self._printer = threading.Thread(
+            target=_print_lines, args=(output,), name="lastmile-output", daemon=True
+        )
+        self._printer.start()
         for _ in range(num_readers):
             self._start()
 
@@ -97,7 +104,9 @@ class ProcessPool:
                 [sys.executable, "-P", "-c", _PROGRAM, *map(str, given)],
                 pass_fds=given,
                 stdin=subprocess.DEVNULL,
-                stdout=_STDERR,  # what the user's functions print is no result of the command
+                # What the user's functions print is no result of the command.
+                stdout=self._output,
+                stderr=self._output,
                 # As in a worker of Ray: there are as many readers as cores.
                 env={"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": path},
                 start_new_session=True,  # the terminal's Ctrl-C is for the trainer
@@ -202,6 +211,15 @@ class ProcessPool:
             MAPPED.forget(name)
         self._readers = {}
         self._streams.close()
+        os.close(self._output)
+        self._printer.join(_PRINT_SECONDS)  # a program that user code started may keep it open
+
+
+def _print_lines(output: int) -> None:
+    """Print what readers write to a pipe, as if this process did: above a progress display."""
+    with open(output, encoding="utf-8", errors="backslashreplace") as lines:
+        for line in lines:
+            sys.stderr.write(line)
 
 
 def _is_in_memory_of(reader: _Reader, answer: Answer | Failure) -> bool:

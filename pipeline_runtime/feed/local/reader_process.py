@@ -27,6 +27,7 @@ from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.transport.segments import Segments
 from pipeline_runtime.feed.transport.wire import Block, Wire, pack_all, share
 from pipeline_runtime.importing import importing
+from pipeline_runtime.user_output import showing_logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,18 +159,26 @@ def main() -> None:
     """Serve the trainer at the other end of a pipe until it is gone."""
     pipe, file, lifeline = Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])
     _end_with(lifeline)
+    # The output is a pipe, which Python would fill before it writes.
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
     try:
-        with importing():  # the steps of the streams, and the user's modules
-            streams: dict[str, Stream] = pickle.loads(os.pread(file, os.fstat(file).st_size, 0))
-        maker = ChunkMaker(streams.__getitem__)
-        makes = _Maker(pipe=pipe, trainer=os.getppid(), maker=maker)
-        threading.Thread(target=makes.run, name="lastmile-reader", daemon=True).start()
-        pipe.send(None)
-        while True:
-            message: Any = pipe.recv()
-            if isinstance(message, ReadAhead):
-                maker.read_ahead(message.role, message.task)
-            else:
-                makes.calls.put(message)
+        with showing_logs():
+            _serve(pipe, file)
     except (EOFError, OSError):
         os._exit(0)
+
+
+def _serve(pipe: Connection, file: int) -> None:
+    """Serve the trainer. Raises EOFError or OSError once it is gone."""
+    with importing():  # the steps of the streams, and the user's modules
+        streams: dict[str, Stream] = pickle.loads(os.pread(file, os.fstat(file).st_size, 0))
+    maker = ChunkMaker(streams.__getitem__)
+    makes = _Maker(pipe=pipe, trainer=os.getppid(), maker=maker)
+    threading.Thread(target=makes.run, name="lastmile-reader", daemon=True).start()
+    pipe.send(None)
+    while True:
+        message: Any = pipe.recv()
+        if isinstance(message, ReadAhead):
+            maker.read_ahead(message.role, message.task)
+        else:
+            makes.calls.put(message)

@@ -5,6 +5,7 @@ The main thread turns what the trainers report into the display, the metrics and
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -88,7 +89,8 @@ class TrainingRun:
         clock.begin(phases.TORCH)
         import pipeline_runtime.training.ranks.worker  # noqa: F401
 
-        check_program(self._run.experiment.spec.training)
+        if self._run.function is None:
+            check_program(self._run.experiment.spec.training)
 
     def execute(self, control: Control) -> TrainingOutcome:
         """Train to the end, and record the history."""
@@ -124,6 +126,9 @@ class TrainingRun:
 
         def watch(state: MonitorState) -> None:
             ranks = list(state.ranks.values())
+            if not control.options.verbose:  # else Ray prints it, with the rest of the log
+                for line in state.output:
+                    print(line, file=sys.stderr)
             notes = [f"warning: {warning}" for warning in state.warnings]
             firsts = [rank.first_batch_at for rank in ranks if rank.first_batch_at is not None]
             if clock.current == phases.FIRST_BATCH and len(firsts) == run.world_size:

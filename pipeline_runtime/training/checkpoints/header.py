@@ -177,7 +177,9 @@ def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
     if len(header.positions) != header.world_size:
         return None
     positions = tuple(position.model_dump(by_alias=True) for position in header.positions)
-    history = header.history and tuple(HistoryPart(**part.model_dump()) for part in header.history)
-    converted = {"positions": positions, "history": history}
+    parts: list[HistoryPart] | None = None
+    if header.history is not None:
+        parts = [HistoryPart(name=part.name, rows=part.rows) for part in header.history]
+    converted = {"positions": positions, "history": None if parts is None else tuple(parts)}
     fields = {name: getattr(header, name) for name in _Header.model_fields}
     return CheckpointHeader(uri=uri, **fields | converted)

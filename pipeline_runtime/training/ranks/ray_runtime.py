@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,23 +17,38 @@ from ray.train.torch import TorchConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.monitor import Evaluated, HistoryPoint, Monitor, Order, RankSnapshot
+from pipeline_runtime.monitor import (
+    MAX_OUTPUT_LINES,
+    Evaluated,
+    HistoryPoint,
+    Monitor,
+    Order,
+    RankSnapshot,
+)
 from pipeline_runtime.training.ranks.worker import WorkerPlan, train_worker
 from pipeline_runtime.training.recorder import Recorder
 from pipeline_runtime.training.script import build_environment, find_free_port
+from pipeline_runtime.user_output import catching_output
 
 
 def train_on_ray(config: dict[str, Any]) -> None:
     """Run one rank; Ray Train calls it with the plan and the monitor."""
     plan: WorkerPlan = config["plan"]
-    train_worker(plan, RayRuntime(config["monitor"]))
+    runtime = RayRuntime(config["monitor"], prefixes_output=len(plan.groups) > 1)
+    try:
+        with catching_output(runtime.printed):
+            train_worker(plan, runtime)
+    finally:
+        runtime.push_output()
 
 
 class RayRuntime:
     """The runtime of a rank in a process of Ray Train's; see `runtime.Runtime`."""
 
-    def __init__(self, monitor: Any) -> None:
+    def __init__(self, monitor: Any, *, prefixes_output: bool) -> None:
         self._monitor = monitor
+        self._prefix = f"rank {self.rank}: " if prefixes_output else ""
+        self._output: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
         self._raylet_pid = os.getppid()
 
     @property
@@ -57,7 +73,18 @@ class RayRuntime:
             node_rank=context.get_node_rank(),
         )
 
+    def printed(self, line: str) -> None:
+        """Take a line that the user's code printed; the next `push` brings it to the driver."""
+        self._output.append(self._prefix + line)
+
+    def push_output(self) -> None:
+        """Bring the lines that were printed to the driver."""
+        if self._output:
+            lines = [self._output.popleft() for _ in range(len(self._output))]
+            ray.get(self._monitor.printed.remote(lines))
+
     def push(self, snapshot: RankSnapshot, points: list[HistoryPoint]) -> Order:
+        self.push_output()
         order: Order = ray.get(self._monitor.push.remote(snapshot, points))
         return order
 
