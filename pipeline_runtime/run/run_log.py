@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.metrics import ROLE_VARIABLE
 from pipeline_runtime.run.driver_log import LogKeeper
 from pipeline_runtime.sources import Location
@@ -49,16 +50,23 @@ class RunLog:
                 self.write(line)
 
 
+def _open(path: Path) -> TextIO:
+    try:
+        if path.is_symlink():  # it may point to a file of somebody else
+            path.unlink()
+        return path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise LastmileError(f"{path}: the log of the run cannot be opened: {error}") from error
+
+
 @contextmanager
 def keeping_run_log(folder: Path, run_location: Location) -> Iterator[RunLog]:
     """Write what this process prints to the log of the run, and copy the log to the store.
 
-    Raises OSError if the file cannot be opened.
+    Raises LastmileError if the file cannot be opened.
     """
     path = folder / LOG_FILE
-    if path.is_symlink():  # it may point to a file of somebody else
-        path.unlink()
-    with path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace") as file:
+    with _open(path) as file:
         log = RunLog(file)
         keeper = LogKeeper(None if ROLE_VARIABLE in os.environ else path)
         keeper.keep(run_location)

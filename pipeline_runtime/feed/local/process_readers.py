@@ -219,7 +219,9 @@ def _print_lines(output: int) -> None:
     """Print what readers write to a pipe, as if this process did: above a progress display."""
     with open(output, encoding="utf-8", errors="backslashreplace") as lines:
         for line in lines:
-            sys.stderr.write(line)
+            # Without a terminal, go on to empty the pipe: a reader waits if it is full.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(line)
 
 
 def _is_in_memory_of(reader: _Reader, answer: Answer | Failure) -> bool:
