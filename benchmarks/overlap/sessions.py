@@ -25,6 +25,7 @@ from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_pe
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
+from pipeline_runtime.feed.over_ray.reader_actor import Reporter
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import Group, Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
@@ -240,7 +241,9 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
     # Two processors by name, one of which is the trainer's.
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        pool, held = start_pool({"training": stream}, fail, labels=None, num_trainers=1)
+        pool, held = start_pool(
+            {"training": stream}, Reporter(on_failure=fail), labels=None, num_trainers=1
+        )
         os.sched_setaffinity(0, everywhere)
         with start_neighbour(stream, _groups(plan), cores[1]) as beside:
             yield Bench(

@@ -16,7 +16,7 @@ from benchmarks.scaling.ray_cluster import DATA_LABELS
 from benchmarks.scaling.slow_readers import ignore_failure
 from benchmarks.scaling.units import Source
 from pipeline_runtime.feed.over_ray.actor_readers import start_pool
-from pipeline_runtime.feed.over_ray.reader_actor import Reader
+from pipeline_runtime.feed.over_ray.reader_actor import Reader, Reporter
 
 _LOOK_SECONDS = 0.2
 _START_SECONDS = 180.0  # eight readers that start at once on two cores take half a minute
@@ -43,7 +43,7 @@ class Readers:
 def open_readers(sources: Sequence[Source], reader: type[Reader]) -> Iterator[Readers]:
     """A pool on the data nodes; its readers end with it."""
     streams = {source.units: source.stream for source in sources}
-    pool, held = start_pool(streams, ignore_failure, DATA_LABELS, 0, reader)
+    pool, held = start_pool(streams, Reporter(on_failure=ignore_failure), DATA_LABELS, 0, reader)
     try:
         # A lambda, whose module the pool need not import.
         pid = ray.get(pool.__ray_call__.remote(lambda _: os.getpid()))

@@ -29,7 +29,7 @@ from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray import actor_readers
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
-from pipeline_runtime.feed.over_ray.reader_actor import Reader
+from pipeline_runtime.feed.over_ray.reader_actor import Reader, Reporter
 from pipeline_runtime.feed.transport.segments import Mapped, Segment, Segments
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.plan import build_plan, plan_groups
@@ -190,7 +190,8 @@ def _readers(
     with _ray():
         stream, groups = _plan(workload)
         stream = replace(stream, plan=replace(stream.plan, reads_ahead=reads_ahead))
-        pool, held = start_pool({"training": stream}, _fail, None, num_trainers=1, reader=reader)
+        reporter = Reporter(on_failure=_fail)
+        pool, held = start_pool({"training": stream}, reporter, None, num_trainers=1, reader=reader)
 
         def open_feed(sending: Sending) -> Iterator[Chunk]:
             readers = ActorReaders(pool=pool, streams=held, chunk_rows=CHUNK_ROWS, sending=sending)

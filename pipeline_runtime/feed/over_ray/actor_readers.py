@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from pipeline_runtime.arrays.packing import PackedBatch
-from pipeline_runtime.errors import FeedError, LastmileError
+from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.over_ray.reader_actor import AheadReader, Beside, Reader
+from pipeline_runtime.feed.over_ray.reader_actor import AheadReader, Beside, Reader, Reporter
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.compression import CodecChoice
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, MAPPED, find_process_space
@@ -105,12 +105,12 @@ class ReaderPool:
 
     def __init__(
         self,
-        on_failure: Callable[[LastmileError], None],
+        reporter: Reporter,
         labels: Mapping[str, str] | None,
         num_trainers: int,
         reader: type[Reader] = Reader,
     ) -> None:
-        self._on_failure = on_failure
+        self._reporter = reporter
         self._labels = labels
         self._num_trainers = num_trainers
         self._reader = reader
@@ -163,7 +163,7 @@ class ReaderPool:
         if self._failed_starts < _MAX_FAILED_STARTS:
             return
         failure = FeedError(f"no data worker comes up, {self._failed_starts} tries: {error}")
-        self._on_failure(failure)
+        self._reporter.on_failure(failure)
         raise failure
 
     def _match_nodes(self, streams: Mapping[str, Any]) -> None:
@@ -208,7 +208,7 @@ class ReaderPool:
         options: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": place}
         options["concurrency_groups"] = dict(self._reader.concurrency_groups)
         reader: Any = ray.remote(**options)(self._reader)
-        actor = reader.remote(streams, self._on_failure)
+        actor = reader.remote(streams, self._reporter)
         # The name is unique among all pools of the run, since ranks remember lost readers by name.
         name = f"reader-{secrets.token_hex(8)}"
         self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
@@ -231,7 +231,7 @@ def leave_room(room: dict[str, int], num_trainers: int) -> None:
 
 def start_pool(
     streams: Mapping[str, Stream],
-    on_failure: Callable[[LastmileError], None],
+    reporter: Reporter,
     labels: Mapping[str, str] | None,
     num_trainers: int,
     reader: type[Reader] | None = None,
@@ -240,7 +240,7 @@ def start_pool(
 
     Args:
         streams: streams by role.
-        on_failure: called with the error that ends the run, in the process that fails; picklable.
+        reporter: called by the processes of the data workers.
         labels: of the nodes that readers run on; None for any node, beside the trainers.
         num_trainers: CPUs that trainers hold on these nodes, if no labels separate them.
         reader: the class of the readers, for benchmarks; None for the class that the streams need.
@@ -254,7 +254,7 @@ def start_pool(
         reader = AheadReader if reads_ahead else Reader
     held = {role: ray.put(stream) for role, stream in streams.items()}
     options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": _MAX_POOL_RESTARTS}
-    arguments = (on_failure, labels, num_trainers, reader)
+    arguments = (reporter, labels, num_trainers, reader)
     pool: Any = ray.remote(ReaderPool).options(**options).remote(*arguments)
     pool.readers.remote(held)
     return pool, held

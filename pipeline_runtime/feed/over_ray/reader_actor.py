@@ -6,6 +6,7 @@ If the plan reads ahead, the actor has a second thread for calls that name its n
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -21,8 +22,11 @@ from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import ChunkMaker
 from pipeline_runtime.feed.transport.segments import Segments, find_process_space
 from pipeline_runtime.feed.transport.wire import Block, SharedBlock, Wire, as_block, pack_all, share
+from pipeline_runtime.user_output import catching_output
 
 _AHEAD: Final = "ahead"
+# Lines of one call; older ones are only in the log of the process.
+MAX_OUTPUT_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,23 @@ class Beside:
     space: str  # namespace of the process number
     unused: Sequence[str]  # names of the reader's segments that it no longer needs
     sparse: bool  # it wants batches without padding
+
+
+def _drop(lines: list[str]) -> None:
+    """Leave lines to the log of their process, which has them too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporter:
+    """What a data worker calls; picklable.
+
+    Attributes:
+        on_failure: called with the error that ends the run, before Ray wraps it.
+        on_output: called with lines that the user's functions printed.
+    """
+
+    on_failure: Callable[[LastmileError], None]
+    on_output: Callable[[list[str]], None] = _drop
 
 
 class Reader:
@@ -46,12 +67,13 @@ class Reader:
     maker: type[ChunkMaker] = ChunkMaker
     concurrency_groups: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(
-        self, streams: Mapping[str, Any], on_failure: Callable[[LastmileError], None]
-    ) -> None:
+    def __init__(self, streams: Mapping[str, Any], reporter: Reporter) -> None:
         self._maker = self.maker(lambda role: ray.get(streams[role]))
         self._segments = Segments()
-        self._on_failure = on_failure
+        self._reporter = reporter
+        self._output: deque[str] = deque(maxlen=MAX_OUTPUT_LINES)
+        self._catching = catching_output(self._output.append)
+        self._catching.__enter__()  # until the process ends
 
     def ping(self) -> None:
         """Answer once the process runs."""
@@ -69,8 +91,12 @@ class Reader:
         try:
             chunks = [self._make(role, *pair) for pair in zip_longest(tasks, tasks[1:])]
         except LastmileError as error:
-            self._on_failure(error)
+            self._reporter.on_failure(error)
             raise
+        finally:
+            if self._output:
+                lines = [self._output.popleft() for _ in range(len(self._output))]
+                self._reporter.on_output(lines)
         if beside is not None and beside.space == find_process_space():
             # If memory cannot be shared, or no more of it, chunks go through Ray.
             with contextlib.suppress(OSError):

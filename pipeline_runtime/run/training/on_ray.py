@@ -34,6 +34,7 @@ from pipeline_runtime.feed.over_ray.ray_data import (
     broadcast_side_tables,
     build_dataset,
 )
+from pipeline_runtime.feed.over_ray.reader_actor import Reporter
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.monitor import MonitorState, Order
 from pipeline_runtime.plan import Group, StreamPlan
@@ -44,6 +45,7 @@ from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.ray_runtime import (
     ScriptConfig,
     failure_reporter,
+    output_reporter,
     start_monitor,
     train_on_ray,
 )
@@ -211,7 +213,8 @@ def _build_feeds(
             role: replace(stream, plan=broadcast_side_tables(stream.plan))
             for role, stream in streams.items()
         }
-    pool, held = start_pool(streams, failure_reporter(monitor), place.data, run.world_size)
+    reporter = Reporter(on_failure=failure_reporter(monitor), on_output=output_reporter(monitor))
+    pool, held = start_pool(streams, reporter, place.data, run.world_size)
     readers = ActorReaders(pool=pool, streams=held, chunk_rows=run.chunk_rows, sending=sending)
     return readers, {}
 

@@ -28,6 +28,7 @@ from pipeline_runtime.feed.over_ray.ray_data import (
     broadcast_side_tables,
     build_dataset,
 )
+from pipeline_runtime.feed.over_ray.reader_actor import Reporter
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.output import names
 from pipeline_runtime.output.job import ROLE, Writers
@@ -70,7 +71,9 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
             return
         if plan.broadcast:
             stream = replace(stream, plan=broadcast_side_tables(stream.plan))
-        pool, held = start_pool({ROLE: stream}, _ignore, labels, num_trainers=0)
+        pool, held = start_pool(
+            {ROLE: stream}, Reporter(on_failure=_ignore), labels, num_trainers=0
+        )
         try:
             feed = ActorReaders(
                 pool=pool,

@@ -152,3 +152,12 @@ def failure_reporter(monitor: Any) -> Callable[[LastmileError], None]:
         ray.get(monitor.fail.remote(type(error).__name__, str(error)))
 
     return report
+
+
+def output_reporter(monitor: Any) -> Callable[[list[str]], None]:
+    """Return a picklable callable that brings lines of the user's code to the driver."""
+
+    def report(lines: list[str]) -> None:
+        monitor.printed.remote(lines)
+
+    return report

@@ -72,6 +72,7 @@ def write_project(project: Callable[..., Project], way: str) -> Project:
         pytest.param("script", "local", EXPECTED, id="a script", marks=pytest.mark.slow),
         pytest.param("loop", "ray", EXPECTED, id="an entrypoint on Ray", marks=pytest.mark.slow),
         pytest.param("script", "ray", EXPECTED, id="a script on Ray", marks=pytest.mark.slow),
+        pytest.param("readers", "ray", BY_READERS, id="readers on Ray", marks=pytest.mark.slow),
         pytest.param("readers", "local", BY_READERS, id="readers", marks=pytest.mark.slow),
     ],
 )
