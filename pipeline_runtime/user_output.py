@@ -79,7 +79,7 @@ def catching_output(take: Callable[[str], None]) -> Iterator[None]:
     """
     before = sys.stdout, sys.stderr
     tees = [LineTee(stream, take) for stream in before]
-    sys.stdout, sys.stderr = tees  # type: ignore[assignment]  # as much of a TextIO as is used
+    sys.stdout, sys.stderr = tees
     try:
         with showing_logs():
             yield
@@ -114,7 +114,7 @@ def showing_logs() -> Iterator[None]:
     """
     root = logging.getLogger()
     last_resort, level = logging.lastResort, root.level
-    logging.lastResort = _LogHandler()  # type: ignore[assignment]  # typeshed wants its own class
+    logging.lastResort = _LogHandler()
     if not root.handlers and level == logging.WARNING:
         root.setLevel(logging.INFO)
     try:

@@ -103,7 +103,7 @@ class HistoryWriter:
             return 0
         _write_parquet(self._path, iter(kept.to_batches()))
         self._journal.unlink(missing_ok=True)
-        return kept.num_rows
+        return int(kept.num_rows)
 
     def append(self, seconds: float, epoch: int, step: int, metrics: Mapping[str, float]) -> None:
         """Add the value of each metric at one moment.
