@@ -47,8 +47,9 @@ MAP: dict[str, Any] = {"map": {"function": "maps:same"}}
 EXPECTED = [
     *(f"printed at {step}" for step in (10, 20, 30)),
     *(f"INFO my.model: logged at {step}" for step in (10, 20, 30)),
-    "no end of a line",
 ]
+# On the terminal, the next line follows on the same one.
+UNFINISHED = "no end of a line"
 BY_READERS = ["printed by a reader", "INFO my.steps: logged by a reader"]
 # Ray's log, and what it prefixes to lines of its workers.
 _RAYS_OWN = re.compile(r"\bpid=|raylet|\bray\.[a-z]|\.py:\d+ --|FutureWarning")
@@ -89,6 +90,7 @@ def test_output_reaches_terminal_and_log(
     for lines in (stderr.splitlines(), log.splitlines()):
         assert [line for line in expected if line not in lines] == []
         assert [line for line in lines if _RAYS_OWN.search(line)] == []
+    assert (UNFINISHED in log.splitlines()) == (way != "readers")
     assert not [line for line in stdout.splitlines() if line in expected]
     assert (artifacts / "logs" / "run.log").read_text() == log
 
