@@ -106,6 +106,9 @@ for _name, _summary in {
     "profile": "Measure model, storage and steps on a sample.",
     "sample-data": "Write sample tables to try things on.",
     "convert": "Rewrite a flat table with each request's columns stored once.",
+    "runs": "List runs, of this machine or of a store.",
+    "compare": "Compare runs: what differs, and whether it is more than noise.",
+    "clean": "Delete old runs or their checkpoints.",
     "report": "Print a run's summary, and build its report.html again.",
 }.items():
     _module = _name.replace("-", "_")

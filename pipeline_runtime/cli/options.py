@@ -46,11 +46,22 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 DEFAULT_STORAGE_ROOT = "build/"
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Make a console that is plain where the output is not a terminal."""
+# In a pipe or a file, no line of a wide table is folded.
+_PIPE_CELLS = 200
+
+
+def make_console(*, stderr: bool = False, is_wide: bool = False) -> Console:
+    """Make a console that is plain where the output is not a terminal.
+
+    Args:
+        is_wide: whether a table may be wider than 80 cells there.
+    """
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=False)
+    console = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if is_wide and not console.is_terminal:
+        console.width = _PIPE_CELLS
+    return console
 
 
 def code_paths(manifest: str) -> tuple[str, ...]:

@@ -80,7 +80,8 @@ class ScoredRows:
 def measure(rows: ScoredRows, metric: str) -> Floats:
     """Return the metric of each model [M] on all rows."""
     meter = _AucMeter(rows, rows.num_rows) if metric == AUC else _LossMeter(rows)
-    return meter.measure(np.ones((1, rows.num_groups)))[0]
+    value_M: Floats = meter.measure(np.ones((1, rows.num_groups)))[0]
+    return value_M
 
 
 def draw_metric(rows: ScoredRows, metric: str, seed: int = 0) -> Floats:
@@ -113,7 +114,7 @@ class _LossMeter:
 
     def __init__(self, rows: ScoredRows) -> None:
         def sum_groups(value_N: Floats) -> Floats:
-            sums_G: Floats = np.bincount(rows.group_N, value_N, rows.num_groups)
+            sums_G: Floats = np.bincount(rows.group_N, value_N, rows.num_groups).astype(np.float64)
             return sums_G
 
         self._weight_G = sum_groups(rows.weight_N)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyarrow import fs as pafs
 from pydantic_core import from_json
@@ -28,8 +29,12 @@ _PURPOSE = "look for a run"
 # TIME-HASH or TIME-HASH-ID, as `run.folders.build_folder_name` builds them.
 _RUN_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{16}(-[A-Za-z0-9][A-Za-z0-9-]*)?")
 # Any of these in a folder makes it the folder of a run.
-_SIGNS = frozenset({"summary.json", "manifest.yaml", "checkpoints", "plan.json", "metrics.parquet"})
+_SIGNS = frozenset(
+    {"run.json", "summary.json", "manifest.yaml", "checkpoints", "plan.json", "metrics.parquet"}
+)
+# A run that has ended names its artifacts in the first file, one that has not in the second.
 _SUMMARY_FILE = "summary.json"
+RUN_FILE = "run.json"
 _MAX_SUMMARY_BYTES = 16 << 20
 
 
@@ -119,13 +124,21 @@ def _find_artifacts(folder: Location) -> Location:
     """
     if not isinstance(folder.filesystem, pafs.LocalFileSystem):
         return folder
-    content = read_file(folder.join(_SUMMARY_FILE), _PURPOSE, _MAX_SUMMARY_BYTES)
-    try:
-        uri = from_json(content or b"{}")["run"]["artifactsUri"]
-    except (ValueError, KeyError, TypeError):
-        return folder  # an unfinished run, or one of an older Lastmile
+    named = _read_json(folder.join(_SUMMARY_FILE)).get("run")
+    uri = named.get("artifactsUri") if isinstance(named, dict) else None
+    uri = uri or _read_json(folder.join(RUN_FILE)).get("artifactsUri")
     if not isinstance(uri, str) or not uri:
-        return folder
+        return folder  # of an older Lastmile
     place = open_location(uri)
     is_same = isinstance(place.filesystem, pafs.LocalFileSystem) and place.path == folder.path
     return folder if is_same or not is_run_folder(place) else place
+
+
+def _read_json(place: Location) -> dict[str, Any]:
+    """Return a file's JSON object; an empty one if there is none."""
+    content = read_file(place, _PURPOSE, _MAX_SUMMARY_BYTES)
+    try:
+        found = from_json(content or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

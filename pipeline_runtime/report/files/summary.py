@@ -391,7 +391,23 @@ def load_summary(directory: Path) -> Summary:
         LastmileError: it is missing, is no JSON, is of another version, or breaks a field's rule.
     """
     path = Path(directory) / SUMMARY_FILE
-    document = _read_document(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise LastmileError(
+            f"{path}: must exist, but does not; a run writes it when it ends: "
+            "give the output directory of a run"
+        ) from None
+    return parse_summary(content, str(path))
+
+
+def parse_summary(content: bytes, path: str) -> Summary:
+    """Parse the content of a `summary.json`; `path` is its name in messages.
+
+    Raises:
+        LastmileError: it is no JSON, is of another version, or breaks a field's rule.
+    """
+    document = _parse_document(content, path)
     _check_version(path, document)
     try:
         return Summary.model_validate(document)
@@ -399,14 +415,9 @@ def load_summary(directory: Path) -> Summary:
         raise LastmileError(_describe_broken_field(path, error)) from error
 
 
-def _read_document(path: Path) -> dict[str, Any]:
+def _parse_document(content: bytes, path: str) -> dict[str, Any]:
     try:
-        document = from_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LastmileError(
-            f"{path}: must exist, but does not; a run writes it when it ends: "
-            "give the output directory of a run"
-        ) from None
+        document = from_json(content)
     except ValueError as error:
         raise LastmileError(
             f"{path}: must be JSON, got {error}; run again to rewrite it"
@@ -418,7 +429,7 @@ def _read_document(path: Path) -> dict[str, Any]:
     return document
 
 
-def _check_version(path: Path, document: dict[str, Any]) -> None:
+def _check_version(path: str, document: dict[str, Any]) -> None:
     got = document.get("version")
     if got == SUMMARY_VERSION and not isinstance(got, bool):
         return
@@ -430,7 +441,7 @@ def _check_version(path: Path, document: dict[str, Any]) -> None:
     )
 
 
-def _describe_broken_field(path: Path, error: ValidationError) -> str:
+def _describe_broken_field(path: str, error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "the document"
     return f"{path}: {field}: {first['msg']}, got {first['input']!r:.200}; run again to rewrite it"

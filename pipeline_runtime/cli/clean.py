@@ -1,0 +1,114 @@
+"""`lastmile clean`: deletes old runs, or their checkpoints."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipeline_runtime.cli.options import DEFAULT_STORAGE_ROOT, JsonOption, make_console
+from pipeline_runtime.cli.runs import NameOption, RootArgument
+from pipeline_runtime.cli.times import parse_age
+from pipeline_runtime.importing import importing
+
+if TYPE_CHECKING:
+    from pipeline_runtime.runs.cleaning import CleaningPlan
+
+
+def clean(
+    root: RootArgument = DEFAULT_STORAGE_ROOT,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Runs that started longer ago than this: 12h, 30d, 8w."),
+    ] = None,
+    keep_last: Annotated[
+        int | None, typer.Option(min=0, help="All but the newest N runs of each experiment.")
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only runs that failed or were killed.")
+    ] = False,
+    name: NameOption = None,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Delete checkpoints only; keep the reports.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be deleted.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the runs that meet all given conditions; never one that is running or needed."""
+    with importing():
+        from pipeline_runtime.runs.cleaning import CleaningRule, delete, plan_cleaning
+        from pipeline_runtime.runs.listing import list_runs
+
+    if older_than is None and keep_last is None and not failed:
+        raise typer.BadParameter(
+            "must be given to choose runs, got none",
+            param_hint="--older-than, --keep-last, --failed",
+        )
+    rule = CleaningRule(
+        older_than=parse_age(older_than),
+        keep_last=keep_last,
+        is_failed=failed,
+        only_checkpoints=checkpoints,
+    )
+    found = [run for run in list_runs(root) if name in (None, run.experiment)]
+    plan = plan_cleaning(found, rule, datetime.now(UTC))
+    if not dry_run:
+        plan = delete(plan)
+    if as_json:
+        _print_json(plan, dry_run=dry_run)
+    else:
+        _print(plan, dry_run=dry_run)
+
+
+def _print_json(plan: CleaningPlan, *, dry_run: bool) -> None:
+    document = {
+        "dryRun": dry_run,
+        "bytes": plan.num_bytes,
+        "deleted": [
+            {
+                "experiment": deletion.run.experiment,
+                "run": deletion.run.name,
+                "folders": [folder.uri for folder in deletion.folders],
+                "files": deletion.num_files,
+                "bytes": deletion.num_bytes,
+            }
+            for deletion in plan.deletions
+        ],
+        "kept": [
+            {"experiment": kept.run.experiment, "run": kept.run.name, "reason": kept.reason}
+            for kept in plan.kept
+        ],
+    }
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _print(plan: CleaningPlan, *, dry_run: bool) -> None:
+    from pipeline_runtime.formatting import format_bytes, plain_spaces
+    from pipeline_runtime.report.drawing.painter import Painter
+
+    painter = Painter(make_console(is_wide=True))
+    table = painter.table(
+        "Would be deleted" if dry_run else "Deleted",
+        ("experiment", "left"),
+        ("run", "left"),
+        ("phase", "left"),
+        ("files", "right"),
+        ("size", "right"),
+    )
+    table.columns[1].no_wrap = True
+    for deletion in plan.deletions:
+        run = deletion.run
+        start = (run.experiment, run.name, run.phase)
+        sizes = (f"{deletion.num_files:,}", format_bytes(deletion.num_bytes))
+        table.add_row(*(painter.text(cell) for cell in (*start, *sizes)))
+    if plan.deletions:
+        painter.console.print(table)
+    for kept in plan.kept:
+        painter.print_line("kept ", "", f"{kept.run.experiment}/{kept.run.name}: {kept.reason}")
+    count, size = len(plan.deletions), plain_spaces(format_bytes(plan.num_bytes))
+    verb = "would free" if dry_run else "freed"
+    painter.print_line("", "", f"{verb} {size}: {count} {'run' if count == 1 else 'runs'}")

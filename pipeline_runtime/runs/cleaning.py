@@ -1,0 +1,251 @@
+"""Deletes the folders of runs that nobody needs, or only their checkpoints.
+
+`listing` runs before. The plan is made first, and shown in a dry run; each run is looked at again
+right before it is deleted. These are kept, whatever the rule says:
+
+- a run that is in use: its process holds the lock on its folder, or it has not ended and one of its
+  files is younger than an hour, which is also how a run on another machine is noticed;
+- the run that `latest` names, and the newest of each experiment;
+- a run that can go on: it was interrupted or killed, and no newer one of its experiment has
+  completed;
+- a run from whose checkpoint another one went on that is kept;
+- a folder whose name is not one that Lastmile gives to runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pyarrow import fs as pafs
+
+from pipeline_runtime.output.names import STAGING_FOLDER
+from pipeline_runtime.runs.listing import UNFINISHED, ListedRun
+from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
+from pipeline_runtime.sources.filesystem import Location, open_location
+from pipeline_runtime.sources.stores import asking, find_info
+
+# A run writes its metrics and checkpoints to the store every few minutes.
+QUIET_TIME = timedelta(hours=1)
+CHECKPOINTS_FOLDER = "checkpoints"
+_PURPOSE = "delete runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRule:
+    """The runs to delete: those that meet all conditions that are given.
+
+    Attributes:
+        older_than: age since the run started.
+        keep_last: number of newest runs of each experiment that are kept.
+        is_failed: only runs that failed, or were killed.
+        only_checkpoints: delete the checkpoints alone, and keep reports and metrics.
+    """
+
+    older_than: timedelta | None = None
+    keep_last: int | None = None
+    is_failed: bool = False
+    only_checkpoints: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """A run, the folders to delete, and their size."""
+
+    run: ListedRun
+    folders: tuple[Location, ...]
+    num_files: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A run that meets the rule and is kept all the same."""
+
+    run: ListedRun
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningPlan:
+    """The runs to delete, and those that something protects."""
+
+    deletions: tuple[Deletion, ...]
+    kept: tuple[Kept, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the deletions free."""
+        return sum(deletion.num_bytes for deletion in self.deletions)
+
+
+def plan_cleaning(runs: Sequence[ListedRun], rule: CleaningRule, now: datetime) -> CleaningPlan:
+    """Choose what to delete among all runs below a root, which are given newest first.
+
+    Raises StoreError if a store does not answer.
+    """
+    chosen = [run for run in runs if _meets(run, runs, rule, now)]
+    reasons = {id(run): _find_reason(run, runs, now) for run in chosen}
+    _protect_bases(chosen, runs, reasons)
+    deletions, kept = [], []
+    for run in chosen:
+        if reason := reasons[id(run)]:
+            kept.append(Kept(run=run, reason=reason))
+        elif found := _measure(run, rule):
+            deletions.append(found)
+    return CleaningPlan(deletions=tuple(deletions), kept=tuple(kept))
+
+
+def delete(plan: CleaningPlan) -> CleaningPlan:
+    """Delete what the plan says, and return what was deleted and what was kept.
+
+    Raises StoreError if a store refuses.
+    """
+    done: list[Deletion] = []
+    kept = list(plan.kept)
+    for deletion in plan.deletions:
+        if reason := _find_use(deletion.run, datetime.now(UTC)):
+            kept.append(Kept(run=deletion.run, reason=reason))
+            continue
+        for folder in deletion.folders:
+            _delete_folder(folder)
+        done.append(deletion)
+    return CleaningPlan(deletions=tuple(done), kept=tuple(kept))
+
+
+def _meets(run: ListedRun, runs: Sequence[ListedRun], rule: CleaningRule, now: datetime) -> bool:
+    if rule.is_failed and run.phase not in ("Failed", UNFINISHED):
+        return False
+    if rule.older_than is not None and (
+        run.started_at is None or now - run.started_at < rule.older_than
+    ):
+        return False
+    mine = [other.name for other in runs if other.experiment == run.experiment]
+    return rule.keep_last is None or run.name not in mine[: rule.keep_last]
+
+
+def _find_reason(run: ListedRun, runs: Sequence[ListedRun], now: datetime) -> str | None:
+    """Return why a run is kept; None if nothing protects it."""
+    if not is_run_name(run.name):
+        return "its folder has a name of your own; delete it yourself"
+    if use := _find_use(run, now):
+        return use
+    if any(_is_latest(folder) for folder in run.folders):
+        return f"`{LATEST}` names it"
+    mine = [other for other in runs if other.experiment == run.experiment]
+    if mine[0].name == run.name:
+        return "it is the newest of its experiment"
+    newer = mine[: [other.name for other in mine].index(run.name)]
+    is_open = run.phase in ("Interrupted", UNFINISHED)
+    if is_open and not any(other.phase == "Complete" for other in newer):
+        return "it can go on with --resume, and no newer run is complete"
+    return None
+
+
+def _find_use(run: ListedRun, now: datetime) -> str | None:
+    if any(_is_locked(folder) for folder in run.folders):
+        return "it is running"
+    if run.phase == "Complete":
+        return None
+    times = [info.mtime for folder in run.folders for info in _list_files(folder) if info.mtime]
+    is_fresh = bool(times) and now - max(times) < QUIET_TIME
+    return "it may be running: it was written to within the last hour" if is_fresh else None
+
+
+def _is_locked(folder: Location) -> bool:
+    """Return whether a process of this machine, or of a shared file system, runs there."""
+    if not isinstance(folder.filesystem, pafs.LocalFileSystem):
+        return False
+    try:
+        descriptor = os.open(Path(folder.path) / RUN_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # a file system without locks
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _is_latest(folder: Location) -> bool:
+    if not isinstance(folder.filesystem, pafs.LocalFileSystem):
+        return False
+    link = Path(folder.path).with_name(LATEST)
+    return link.is_symlink() and link.resolve() == Path(folder.path).resolve()
+
+
+def _protect_bases(
+    chosen: Sequence[ListedRun], runs: Sequence[ListedRun], reasons: dict[int, str | None]
+) -> None:
+    """Add the reason of runs from whose checkpoints runs went on that are kept."""
+    deleted = {id(run) for run in chosen if reasons[id(run)] is None}
+    bases = [
+        run.summary.run.resumed_from.checkpoint
+        for run in runs
+        if id(run) not in deleted and run.summary and run.summary.run.resumed_from
+    ]
+    for run in chosen:
+        if reasons[id(run)] is None and any(f"/{run.name}/" in base for base in bases):
+            reasons[id(run)] = "another run went on from its checkpoint"
+
+
+def _measure(run: ListedRun, rule: CleaningRule) -> Deletion | None:
+    """Return the deletion of a run; None if there is nothing to delete."""
+    folders = run.folders
+    if rule.only_checkpoints:
+        folders = tuple(folder.join(CHECKPOINTS_FOLDER) for folder in folders)
+    else:
+        folders = (*folders, *_find_staging(run))
+    found = tuple(folder for folder in folders if _exists(folder))
+    if not found:
+        return None
+    files = [info for folder in found for info in _list_files(folder)]
+    return Deletion(
+        run=run,
+        folders=found,
+        num_files=len(files),
+        num_bytes=sum(info.size or 0 for info in files),
+    )
+
+
+def _find_staging(run: ListedRun) -> Iterator[Location]:
+    """Yield the folders in which the run staged a table: beside it, or below it on a store."""
+    written = run.summary.output if run.summary else None
+    if written is None:
+        return
+    table = open_location(written.uri.rstrip("/"))
+    yield table.join(STAGING_FOLDER, run.name)
+    parent, _, name = table.path.rpartition("/")
+    if isinstance(table.filesystem, pafs.LocalFileSystem) and name:
+        path = f"{parent}/{STAGING_FOLDER}/{name}/{run.name}"
+        yield Location(uri=path, filesystem=table.filesystem, path=path)
+
+
+def _exists(folder: Location) -> bool:
+    found: bool = find_info(folder, _PURPOSE).type == pafs.FileType.Directory
+    return found
+
+
+def _list_files(folder: Location) -> Iterator[pafs.FileInfo]:
+    with asking(folder.uri, _PURPOSE):
+        infos = folder.filesystem.get_file_info(
+            pafs.FileSelector(folder.path, recursive=True, allow_not_found=True)
+        )
+    return (info for info in infos if info.type == pafs.FileType.File)
+
+
+def _delete_folder(folder: Location) -> None:
+    if isinstance(folder.filesystem, pafs.LocalFileSystem):
+        shutil.rmtree(folder.path, ignore_errors=False)
+        return
+    with asking(folder.uri, _PURPOSE):
+        folder.filesystem.delete_dir(folder.path)

@@ -1,0 +1,107 @@
+"""The list of runs below a root, and its filters."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline_runtime.cli import app
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.runs.listing import RunFilter, list_runs
+from tests.support.runs.stored_runs import StoredRun, write_stored_run
+
+FIRST = StoredRun(start=1, labels={"team": "ads"})
+SECOND = StoredRun(start=2, seed=1, outcome="Failed")
+OTHER = StoredRun(name="views", start=3)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with three runs, a copy of one among the artifacts, and one that has not ended."""
+    for run in (FIRST, SECOND, OTHER):
+        write_stored_run(tmp_path, run, is_whole=False)
+    write_stored_run(tmp_path / "experiments", FIRST, is_whole=False)
+    (tmp_path / "clicks" / "latest").symlink_to(SECOND.folder)
+    unfinished = write_stored_run(tmp_path, StoredRun(start=4), is_whole=False)
+    (unfinished / "summary.json").unlink()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "part-0.parquet").write_bytes(b"no run")
+    return tmp_path
+
+
+def at(minute: int) -> datetime:
+    return datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("choice", "minutes"),
+    [
+        pytest.param(RunFilter(), [4, 3, 2, 1], id="all-newest-first"),
+        pytest.param(RunFilter(name="views"), [3], id="name"),
+        pytest.param(RunFilter(phase="Failed"), [2], id="phase"),
+        pytest.param(RunFilter(phase="Unfinished"), [4], id="unfinished"),
+        pytest.param(RunFilter(since=at(3)), [4, 3], id="since-includes-its-moment"),
+        pytest.param(RunFilter(until=at(3)), [2, 1], id="until-leaves-it-out"),
+        pytest.param(RunFilter(labels={"team": "ads"}), [1], id="label"),
+        pytest.param(RunFilter(labels={"team": "x"}), [], id="other-label"),
+        pytest.param(RunFilter(name="clicks", phase="Complete"), [1], id="all-conditions"),
+    ],
+)
+def test_runs_are_listed_by_conditions(root: Path, choice: RunFilter, minutes: list[int]) -> None:
+    found = list_runs(str(root), choice)
+    assert [run.started_at for run in found] == [at(minute) for minute in minutes]
+
+
+def test_run_in_two_folders_is_listed_once(root: Path) -> None:
+    [run] = list_runs(str(root), RunFilter(labels={"team": "ads"}))
+    assert [folder.path for folder in run.folders] == [
+        str(root / "clicks" / FIRST.folder),
+        str(root / "experiments" / "clicks" / FIRST.folder),
+    ]
+
+
+@pytest.mark.parametrize("below", ["clicks", f"clicks/{FIRST.folder}"])
+def test_folders_below_the_root_can_be_listed(root: Path, below: str) -> None:
+    assert FIRST.folder in {run.name for run in list_runs(str(root / below))}
+
+
+def test_damaged_summary_is_a_problem_of_its_run(root: Path) -> None:
+    (root / "views" / OTHER.folder / "summary.json").write_text("{")
+    [run] = list_runs(str(root), RunFilter(name="views"))
+    assert run.summary is None
+    assert "summary.json" in str(run.problem)
+
+
+def test_missing_root_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="must be a folder"):
+        list_runs(str(tmp_path / "nothing"))
+
+
+def test_command_prints_json(root: Path) -> None:
+    command = ["runs", str(root), "--phase", "complete", "--since", "2026-01-01", "--json"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    found = json.loads(result.output)
+    assert [(each["experiment"], each["phase"]) for each in found] == [
+        ("views", "Complete"),
+        ("clicks", "Complete"),
+    ]
+    assert found[1]["labels"] == {"team": "ads"}
+    assert found[1]["summary"]["seeds"]["training"] == 0
+
+
+def test_command_prints_a_table(root: Path) -> None:
+    result = CliRunner().invoke(app, ["runs", str(root)], catch_exceptions=False)
+    lines = result.output.splitlines()
+    assert sum("clicks" in line and SECOND.folder in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--phase", "Done"], ["--since", "yesterday"], ["--label", "team"], ["--until", "7x"]],
+)
+def test_bad_conditions_are_refused(root: Path, options: list[str]) -> None:
+    assert CliRunner().invoke(app, ["runs", str(root), *options]).exit_code == 2
