@@ -25,6 +25,7 @@ from pipeline_runtime.cli.options import (
     make_console,
     working_dir,
 )
+from pipeline_runtime.cli.repeats import MAX_SEEDS, describe_repeats, dump, repeat
 from pipeline_runtime.config import ACCEPTED_VARIABLE, LoadedManifest, load_manifests
 from pipeline_runtime.errors import AlreadyComplete
 from pipeline_runtime.importing import importing
@@ -92,6 +93,16 @@ def run(
             min=0, max=65535, help="Port of the Prometheus metrics; a free port if it is taken."
         ),
     ] = 9464,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MAX_SEEDS,
+            metavar="N",
+            help="Train N times, with training.seed and the numbers after it; the rows stay the "
+            "same. lastmile compare finds the repeats.",
+        ),
+    ] = 1,
     as_json: JsonOption = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
 ) -> None:
@@ -104,13 +115,27 @@ def run(
         raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
     manifest = loaded[0]
     root = find_storage_root(manifest, storage_root)
+    if seeds > 1 and output is not None:
+        raise typer.BadParameter(
+            "must not come with --seeds, whose runs have a folder each; remove one",
+            param_hint="--output",
+        )
+    if seeds > 1:
+        manifests = list(repeat(manifest, seeds))
+        texts = [dump(each) for each in manifests]
+    else:
+        manifests, texts = [manifest], [_text(manifest, overrides)]
     if address.startswith(("http://", "https://")):
         from pipeline_runtime.cli.jobs_api import absolute_root, submit
 
-        root, text = absolute_root(root), _text(manifest, overrides)
+        root = absolute_root(root)
         if manifest.experiment.spec.storage.root is not None:  # wins, and may be relative to here
-            text = _set_root(manifest, root)
-        raise typer.Exit(submit(address, text, root, resume=resume, run_id=run_id))
+            texts = [_set_root(each, root) for each in manifests]
+        for text in texts:
+            code = submit(address, text, root, resume=resume, run_id=run_id)
+            if code != EXIT_OK:
+                break
+        raise typer.Exit(code)
     with importing():  # the libraries that a plan needs
         from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
@@ -128,7 +153,16 @@ def run(
         code_paths=(*working_dir(manifest), *code_paths(manifest.file)),
         verbose=verbose,
     )
-    raise typer.Exit(_run(manifest, _text(manifest, overrides), options, as_json=as_json))
+    summaries = []
+    for each, text in zip(manifests, texts, strict=True):
+        code, summary = _run(each, text, options, as_json=as_json)
+        summaries.append(summary)
+        if code != EXIT_OK:
+            raise typer.Exit(code)
+    if seeds > 1:
+        for line in describe_repeats(manifest.experiment.metadata.name, summaries):
+            print(line, file=sys.stderr if as_json else sys.stdout)
+    raise typer.Exit(EXIT_OK)
 
 
 def _find_old_checkpoints(manifest: LoadedManifest, root: str) -> str | None:
@@ -167,10 +201,13 @@ def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:
     """Return the manifest of the run: as written, or with the values of --set."""
     if not overrides and manifest.document_index == 0:
         return manifest.text
-    return yaml.safe_dump(manifest.document, sort_keys=False, allow_unicode=True)
+    return dump(manifest)
 
 
-def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool) -> int:
+def _run(
+    manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool
+) -> tuple[int, Mapping[str, Any]]:
+    """Run a manifest, and print the result; return the exit code and the summary."""
     from pipeline_runtime.report.terminal import print_summary
     from pipeline_runtime.run.driver_log import keeping_log
 
@@ -183,8 +220,9 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
             print(done, file=sys.stderr if as_json else sys.stdout)
             if as_json:
                 print(done.summary)
-            _tell_table(json.loads(done.summary), as_json=as_json)
-            return EXIT_OK
+            summary = json.loads(done.summary)
+            _tell_table(summary, as_json=as_json)
+            return EXIT_OK, summary
         if as_json:
             print(finished.summary.model_dump_json(by_alias=True, indent=2))
         else:
@@ -197,7 +235,9 @@ def _run(manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: b
     outcome = finished.outcome
     if outcome.is_running:  # a step of the user's: the interpreter's end might crash beside it
         os._exit(EXIT_INTERRUPTED)
-    return EXIT_INTERRUPTED if outcome.kind == "Interrupted" else exit_code_of(outcome.error_kind)
+    is_stopped = outcome.kind == "Interrupted"
+    code = EXIT_INTERRUPTED if is_stopped else exit_code_of(outcome.error_kind)
+    return code, finished.summary.model_dump(by_alias=True)
 
 
 def _tell_table(summary: Mapping[str, Any], *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from stored_runs import StoredRun, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
@@ -17,7 +18,6 @@ from pipeline_runtime.comparison.comparing import compare
 from pipeline_runtime.comparison.gathering import gather
 from pipeline_runtime.comparison.model import ComparedMetric, Comparison
 from pipeline_runtime.errors import LastmileError
-from tests.support.runs.stored_runs import StoredRun, write_stored_run
 
 BASE = StoredRun()
 BETTER = StoredRun(name="better", quality=1.3, keep_percent=50)

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from stored_runs import StoredRun, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
 from pipeline_runtime.runs.cleaning import CleaningRule, delete, plan_cleaning
 from pipeline_runtime.runs.listing import list_runs
-from tests.support.runs.stored_runs import StoredRun, write_stored_run
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 AN_HOUR_AGO = NOW - timedelta(hours=1, minutes=5)

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from stored_runs import StoredRun, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.runs.listing import RunFilter, list_runs
-from tests.support.runs.stored_runs import StoredRun, write_stored_run
 
 FIRST = StoredRun(start=1, labels={"team": "ads"})
 SECOND = StoredRun(start=2, seed=1, outcome="Failed")
