@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -132,6 +132,9 @@ bench-pairs: setup ## Compare the speed and memory of two commits (ARGS="--base 
 
 bench-autoscaling: setup ## Simulate every autoscaling policy in every scenario (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.autoscaling $(ARGS)
+
+bench-calibration: setup ## Measure how often lastmile compare errs on equal variants, and what it detects
+	$(BIN)/python -m benchmarks.calibration $(ARGS)
 
 bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, and with 400 silent heads (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
