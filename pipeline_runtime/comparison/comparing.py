@@ -71,7 +71,7 @@ def _describe_run(run: GatheredRun) -> ComparedRun:
         phase=listed.phase,
         started_at=listed.started_at,
         seed=run.seed,
-        evaluation_rows=None if run.evaluation is None else run.evaluation.num_rows,
+        evaluation_rows=None if run.evaluation is None else run.evaluation.table.num_rows,
     )
 
 

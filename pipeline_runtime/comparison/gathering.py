@@ -17,6 +17,11 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.config import RuleSet, parse_stored, read_documents, run_config
 from pipeline_runtime.errors import LastmileError, ManifestError
+from pipeline_runtime.report.files.evaluation_rows import (
+    EVALUATION_FILE,
+    EvaluationRows,
+    decode_rows,
+)
 from pipeline_runtime.report.files.metrics_history import HISTORY_FILE, HISTORY_SCHEMA
 from pipeline_runtime.report.files.summary import Summary
 from pipeline_runtime.runs.listing import MANIFEST_FILE, ListedRun, list_siblings, read_run
@@ -24,10 +29,10 @@ from pipeline_runtime.runs.locate import DEFAULT_ROOT, RunPlace, locate_run
 from pipeline_runtime.sources.filesystem import Location
 from pipeline_runtime.sources.stores import asking, find_info, read_file
 
-EVALUATION_FILE = "evaluation.parquet"
-_EVALUATION_COLUMNS = ("row", "group", "label", "prediction", "loss", "weight")
 _PURPOSE = "compare runs"
 _MAX_MANIFEST_BYTES = 1 << 20
+# A million rows of 32 bytes, and room for what a later release may add.
+_MAX_EVALUATION_BYTES = 256 << 20
 _COMPLETE = "Complete"
 
 
@@ -37,7 +42,7 @@ class GatheredRun:
 
     listed: ListedRun
     summary: Summary
-    evaluation: pa.Table | None
+    evaluation: EvaluationRows | None
 
     @property
     def seed(self) -> int | None:
@@ -46,8 +51,11 @@ class GatheredRun:
 
     def read_history(self) -> pa.Table:
         """Return the metrics history; no rows if there is none. Raises StoreError."""
-        found = _read_table(self.listed.folders, HISTORY_FILE, tuple(HISTORY_SCHEMA.names))
-        return HISTORY_SCHEMA.empty_table() if found is None else found
+        place = _find_file(self.listed.folders, HISTORY_FILE)
+        if place is None:
+            return HISTORY_SCHEMA.empty_table()
+        with asking(place.uri, _PURPOSE), place.filesystem.open_input_file(place.path) as file:
+            return pq.read_table(file, columns=HISTORY_SCHEMA.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +181,14 @@ def _read_run(run: ListedRun) -> GatheredRun:
     return GatheredRun(
         listed=run,
         summary=run.summary,
-        evaluation=_read_table(run.folders, EVALUATION_FILE, _EVALUATION_COLUMNS),
+        evaluation=_read_evaluation(run.folders),
     )
+
+
+def _read_evaluation(folders: Sequence[Location]) -> EvaluationRows | None:
+    place = _find_file(folders, EVALUATION_FILE)
+    content = place and read_file(place, _PURPOSE, _MAX_EVALUATION_BYTES)
+    return decode_rows(content, place.uri) if place and content else None
 
 
 def _list_doubts(variants: Sequence[Variant]) -> list[str]:
@@ -210,12 +224,7 @@ def _read_config(folders: Sequence[Location]) -> Mapping[str, Any] | None:
     return None
 
 
-def _read_table(folders: Sequence[Location], name: str, columns: Sequence[str]) -> pa.Table | None:
-    """Return columns of a Parquet file of the first folder that has it."""
-    for folder in folders:
-        place = folder.join(name)
-        if find_info(place, _PURPOSE).type != pafs.FileType.File:
-            continue
-        with asking(place.uri, _PURPOSE), place.filesystem.open_input_file(place.path) as file:
-            return pq.read_table(file, columns=list(columns))
-    return None
+def _find_file(folders: Sequence[Location], name: str) -> Location | None:
+    """Return the file of this name in the first folder that has it. Raises StoreError."""
+    places = (folder.join(name) for folder in folders)
+    return next((p for p in places if find_info(p, _PURPOSE).type == pafs.FileType.File), None)

@@ -55,7 +55,7 @@ def judge(variants: Sequence[Variant]) -> Judgement:
     """Return the metrics of variants, the first of which is the baseline, and the verdicts."""
     reported = tuple(_list_reported(variants))
     found = [[run.evaluation for run in variant.runs] for variant in variants]
-    tables = [table for of_variant in found for table in of_variant if table is not None]
+    tables = [rows.table for of_variant in found for rows in of_variant if rows is not None]
     lacking = [v.label for v in variants if any(run.evaluation is None for run in v.runs)]
     if lacking:
         reason = (
@@ -211,7 +211,7 @@ def _list_warnings(variants: Sequence[Variant], scores: SharedScores) -> Iterato
     rows = scores.rows
     counts = {
         variant.label: {
-            run.evaluation.num_rows for run in variant.runs if run.evaluation is not None
+            run.evaluation.table.num_rows for run in variant.runs if run.evaluation is not None
         }
         for variant in variants
     }

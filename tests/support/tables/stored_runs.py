@@ -7,11 +7,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from pipeline_runtime.config import parse_manifests, seed_group
+from pipeline_runtime.report.files.evaluation_rows import (
+    EVALUATION_FILE,
+    EvaluationRows,
+    build_rows,
+    encode_rows,
+)
 from pipeline_runtime.report.files.summary import Seeds, Summary, write_summary
 from pipeline_runtime.report.testing import build_sample_summary, write_sample_history
 
@@ -77,7 +81,7 @@ def write_stored_run(root: Path, run: StoredRun, *, is_whole: bool = True) -> Pa
     write_summary(folder, _build_summary(run, text))
     if is_whole:
         write_sample_history(folder, 40)
-        pq.write_table(build_evaluation(run), folder / "evaluation.parquet")
+        (folder / EVALUATION_FILE).write_bytes(encode_rows(build_evaluation(run)))
     return folder
 
 
@@ -97,7 +101,7 @@ def _build_summary(run: StoredRun, text: str) -> Summary:
     return Summary.model_validate(document)
 
 
-def build_evaluation(run: StoredRun) -> pa.Table:
+def build_evaluation(run: StoredRun) -> EvaluationRows:
     """Return the evaluation rows: the same labels and difficulty of each row for all runs."""
     row_N = np.array(run.rows, dtype=np.uint64)
     common = np.random.default_rng(1).standard_normal((2, 10_000))[:, row_N]
@@ -107,7 +111,7 @@ def build_evaluation(run: StoredRun) -> pa.Table:
     score_N = score_N + run.noise * random.standard_normal(len(row_N))
     prediction_N = (1 / (1 + np.exp(-score_N))).astype(np.float32)
     loss_N = -np.log(np.where(label_N == 1, prediction_N, 1 - prediction_N))
-    return pa.table(
+    return build_rows(
         {
             "row": row_N,
             "group": row_N // np.uint64(5),
@@ -115,5 +119,8 @@ def build_evaluation(run: StoredRun) -> pa.Table:
             "prediction": prediction_N,
             "loss": loss_N.astype(np.float32),
             "weight": np.ones(len(row_N), dtype=np.float32),
-        }
+        },
+        step=40,
+        epoch=0,
+        num_rows=len(row_N),
     )
