@@ -48,6 +48,13 @@ class Lent:
         return upload_code
 
     @property
+    def list_runs(self) -> Callable[[str], Sequence[dict[str, Any]]]:
+        """See `for_clusters.stored_runs`."""
+        from pipeline_runtime.cli.for_clusters.stored_runs import list_runs
+
+        return list_runs
+
+    @property
     def write_sheet(self) -> Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]:
         """See `for_clusters.drawn_sheets`."""
         from pipeline_runtime.cli.for_clusters.drawn_sheets import write_sheet

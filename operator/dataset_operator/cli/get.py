@@ -11,6 +11,7 @@ import typer
 import yaml
 
 from dataset_operator.cli.connection import on_cluster
+from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.options import (
     AllNamespacesOption,
     ContextOption,
@@ -19,6 +20,7 @@ from dataset_operator.cli.options import (
     Target,
 )
 from dataset_operator.cli.printing import format_age, format_cost, print_table
+from dataset_operator.cli.run_lists import print_runs
 from dataset_operator.observed import Document
 
 
@@ -46,11 +48,19 @@ _COST = _HEADER.index("COST") + 1  # of a row
 
 
 def get(
+    program: typer.Context,
     name: Annotated[str | None, typer.Argument(help="One experiment; all if absent.")] = None,
     namespace: NamespaceOption = None,
     all_namespaces: AllNamespacesOption = False,
     output: Annotated[
         Output | None, typer.Option("--output", "-o", help="A table if absent.")
+    ] = None,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="List their runs in the store, with their names.")
+    ] = False,
+    storage_root: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="With --runs: where the store is from here."),
     ] = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -59,13 +69,19 @@ def get(
     if name and all_namespaces:
         raise typer.BadParameter("a name is looked for in one namespace; leave -A out")
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
-    if name is not None:
-        one = on_cluster(target, lambda cluster: cluster.find(name))
-        _print([one], one, output)
-        return
+    if runs and output is Output.YAML:
+        raise typer.BadParameter("must be json with --runs, got yaml", param_hint="--output")
     scope = "" if all_namespaces else None
-    found = on_cluster(target, lambda cluster: cluster.list_experiments(scope))
-    whole = {"apiVersion": "v1", "kind": "List", "items": found}
+    if name is not None:
+        found = [on_cluster(target, lambda cluster: cluster.find(name))]
+    else:
+        found = on_cluster(target, lambda cluster: cluster.list_experiments(scope))
+    if runs:
+        with explaining():
+            print_runs(program.obj.list_runs, found, storage_root, as_json=output is not None)
+        return
+    every = {"apiVersion": "v1", "kind": "List", "items": found}
+    whole = every if name is None else found[0]
     _print(found, whole, output, with_namespace=all_namespaces)
 
 

@@ -15,6 +15,23 @@ def open_history(uri: str, run: str | None) -> StoredRun:
     return open_stored(uri, run)
 
 
+def list_runs(uri: str) -> list[dict[str, Any]]:
+    """Return the runs below a URI, each as `lastmile runs --json` prints it; none if it is missing.
+
+    Raises StoreError if the store does not answer.
+    """
+    from pipeline_runtime.cli.runs import describe
+    from pipeline_runtime.errors import SourceError, StoreError
+    from pipeline_runtime.runs.listing import list_runs as list_stored
+
+    try:
+        return [describe(run) for run in list_stored(uri)]
+    except StoreError:
+        raise
+    except SourceError:  # the first run has not written anything yet
+        return []
+
+
 def look_back(uri: str, run_id: str) -> tuple[list[Any], list[Any], str | None]:
     """Pods and events of a run, and why they cannot be read, if so."""
     try:

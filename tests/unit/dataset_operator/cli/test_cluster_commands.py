@@ -1,5 +1,6 @@
 """Output and errors of the commands for a cluster, built from documents alone."""
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
 from dataset_operator.cli.next_steps import advise
 from dataset_operator.cli.printing import format_age, format_age_seconds
+from dataset_operator.cli.run_lists import print_runs
 from dataset_operator.cli.scale import build_request, check_request
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
@@ -35,6 +37,44 @@ def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
         "spec": {"dataset": {"parquet": {"uri": "t/"}}, "backoffLimit": 2},
         "status": {"conditions": list(conditions), **status},
     }
+
+
+RUN: dict[str, Any] = {
+    "experiment": "clicks",
+    "run": "20260101T000000Z-0123456789abcdef",
+    "phase": "Complete",
+    "startedAt": "2026-01-01T00:00:00+00:00",
+    "summary": {"run": {"seconds": 90.4}, "seeds": {"training": 3}},
+}
+
+
+@pytest.mark.parametrize(
+    ("storage_root", "uri"),
+    [
+        pytest.param(None, "s3://team/experiments/clicks/", id="as recorded"),
+        pytest.param("file:///here", "file:///here/experiments/clicks/", id="from here"),
+    ],
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_runs_are_listed_from_the_store(
+    storage_root: str | None, uri: str, as_json: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def list_runs(place: str) -> list[dict[str, Any]]:
+        asked.append(place)
+        return [RUN, {**RUN, "phase": "Unfinished", "summary": None}]
+
+    started = experiment(artifactsUri="s3://team/experiments/clicks/", run=1)
+    print_runs(list_runs, [started, experiment()], storage_root, as_json=as_json)
+    shown = capsys.readouterr().out
+    assert asked == [uri]
+    if as_json:
+        assert [each["namespace"] for each in json.loads(shown)] == ["team", "team"]
+    else:
+        first, second = shown.splitlines()[1:]
+        assert first.split()[:6] == ["team", "clicks", RUN["run"], "Complete", "90s", "3"]
+        assert second.split()[3] == "Unfinished"
 
 
 @pytest.mark.parametrize(
