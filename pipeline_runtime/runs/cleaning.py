@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from pathlib import Path
 from pyarrow import fs as pafs
 
 from pipeline_runtime.output.names import STAGING_FOLDER
+from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.runs.listing import UNFINISHED, ListedRun
 from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
 from pipeline_runtime.sources.filesystem import Location, open_location
@@ -113,7 +113,7 @@ def delete(plan: CleaningPlan) -> CleaningPlan:
             kept.append(Kept(run=deletion.run, reason=reason))
             continue
         for folder in deletion.folders:
-            _delete_folder(folder)
+            Storage(folder).remove()
         done.append(deletion)
     return CleaningPlan(deletions=tuple(done), kept=tuple(kept))
 
@@ -241,11 +241,3 @@ def _list_files(folder: Location) -> Iterator[pafs.FileInfo]:
             pafs.FileSelector(folder.path, recursive=True, allow_not_found=True)
         )
     return (info for info in infos if info.type == pafs.FileType.File)
-
-
-def _delete_folder(folder: Location) -> None:
-    if isinstance(folder.filesystem, pafs.LocalFileSystem):
-        shutil.rmtree(folder.path, ignore_errors=False)
-        return
-    with asking(folder.uri, _PURPOSE):
-        folder.filesystem.delete_dir(folder.path)

@@ -1,4 +1,4 @@
-"""Report and profile as a browser shows them: whole, quiet, within the screen, light and dark."""
+"""Report, profile and comparison as a browser shows them: whole, quiet, within the screen, light and dark."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page
+from stored_runs import StoredRun, write_stored_run
 
+from pipeline_runtime.comparison.comparing import compare
+from pipeline_runtime.comparison.gathering import gather
+from pipeline_runtime.comparison.model import Setting
+from pipeline_runtime.comparison.page import write_page
 from pipeline_runtime.profiling.page import PAGE_FILE, write_profile
 from pipeline_runtime.profiling.testing import build_sample_profile
 from pipeline_runtime.report import (
@@ -20,6 +25,7 @@ from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, 
 from pipeline_runtime.report.html import REPORT_FILE
 from pipeline_runtime.report.testing import build_sample_summary, write_sample_run
 
+COMPARISON_FILE = "comparison.html"
 PHONE_PX = 390
 DESKTOP_PX = 1280
 EVIL_NAME = "<img src=x onerror=alert(1)>" + "very-long-name-" * 12
@@ -74,6 +80,23 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_profile(directory, profile.model_copy(update={"steps": steps}))
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a comparison of three variants, with wicked and overlong texts."""
+    directory = tmp_path_factory.mktemp("compared")
+    for name, quality in (("clicks", 1.0), ("better", 1.3), ("same", 1.0)):
+        for seed in range(3):
+            run = StoredRun(name=name, seed=seed, start=seed, quality=quality, salt=len(name))
+            write_stored_run(directory, run)
+    gathered = gather(("clicks", "better", "same"), str(directory))
+    comparison = compare(gathered)
+    settings = (Setting(path=EVIL_NAME, values=("1", EVIL_NAME, "2")),)
+    change = {"settings": settings, "warnings": (EVIL_NAME.replace("-", ""),)}
+    path = directory / COMPARISON_FILE
+    write_page(path, comparison.model_copy(update=change), gathered)
+    return path
+
+
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page that fails the test if it writes to the console, raises, or asks for another URL."""
@@ -87,7 +110,7 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
     requests = [line for line in heard if line.startswith("request:")]
     assert len(requests) == 1
-    assert requests[0].endswith((REPORT_FILE, PAGE_FILE))
+    assert requests[0].endswith((REPORT_FILE, PAGE_FILE, COMPARISON_FILE))
     assert heard == requests
 
 
@@ -132,7 +155,7 @@ def test_every_figure_is_drawn_and_named(width_px: int, page: Page, complete: Pa
 
 
 @pytest.mark.parametrize("width_px", [PHONE_PX, DESKTOP_PX])
-@pytest.mark.parametrize("which", ["complete", "failed", "profiled"])
+@pytest.mark.parametrize("which", ["complete", "failed", "profiled", "compared"])
 def test_nothing_runs_off_the_screen(
     width_px: int, which: str, page: Page, request: pytest.FixtureRequest
 ) -> None:
@@ -165,6 +188,20 @@ def test_a_profile_shows_supply_and_demand(page: Page, profiled: Path) -> None:
         assert page.locator(f"section#{name} h2").is_visible(), name
     assert "12 needed" in (page.locator("#supply svg").get_attribute("aria-label") or "")
     assert page.locator("#steps tbody tr").count() == 3
+
+
+def test_a_comparison_shows_verdicts_intervals_and_curves(page: Page, compared: Path) -> None:
+    page.goto(compared.as_uri())
+    verdicts = page.locator("#verdict li").all_inner_texts()
+    assert verdicts[0].startswith("B is better than A: auc +")
+    assert "inconclusive" in verdicts[1]
+    labels = [svg.get_attribute("aria-label") or "" for svg in page.locator("#verdict svg").all()]
+    assert [label.partition(":")[0] for label in labels] == [
+        "Difference in auc",
+        "Difference in loss",
+    ]
+    assert page.locator("#curves svg").count() == 3  # loss of training, loss and auc of evaluation
+    assert page.locator("#warnings li").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
