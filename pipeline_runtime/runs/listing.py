@@ -18,7 +18,7 @@ from pyarrow import fs as pafs
 from pipeline_runtime.config import read_documents
 from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.report.files.summary import SUMMARY_FILE, Summary, parse_summary
-from pipeline_runtime.runs.locate import ARTIFACTS_FOLDER, is_run_folder, is_run_name
+from pipeline_runtime.runs.locate import ARTIFACTS_FOLDER, has_run_files, is_run_name
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import find_info, list_folder, read_file
 
@@ -157,12 +157,11 @@ def read_run(folder: Location) -> ListedRun:
 
 def _find_folders(place: Location, depth: int) -> Iterator[Location]:
     """Yield the folders of runs at or below a place; a link, such as `latest`, is not followed."""
-    if is_run_folder(place):
+    infos = list_folder(place, _PURPOSE)
+    if has_run_files(infos):
         yield place
         return
-    if depth == 0:
-        return
-    for info in list_folder(place, _PURPOSE):
+    for info in infos if depth else ():
         name = info.base_name
         if info.type != pafs.FileType.Directory or name.startswith((".", "_")):
             continue

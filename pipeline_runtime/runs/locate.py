@@ -8,7 +8,7 @@ the first names the second. `run.folders` builds the names of both, `run.session
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,12 @@ def locate_run(run: str, root: str = DEFAULT_ROOT) -> RunPlace:
 
 def is_run_folder(place: Location) -> bool:
     """Return whether a folder holds files of a run."""
-    return any(info.base_name in _SIGNS for info in list_folder(place, _PURPOSE))
+    return has_run_files(list_folder(place, _PURPOSE))
+
+
+def has_run_files(infos: Iterable[pafs.FileInfo]) -> bool:
+    """Return whether any of a folder's entries is one that only runs have."""
+    return any(info.base_name in _SIGNS for info in infos)
 
 
 def _list_candidates(run: str, root: str) -> Iterator[Location]:
@@ -98,9 +103,9 @@ def _list_candidates(run: str, root: str) -> Iterator[Location]:
 
 def _resolve(place: Location) -> Location | None:
     """Return the run's folder: the place itself, or the latest run in it; None without a run."""
-    if is_run_folder(place):
-        return _follow(place)
     infos = list_folder(place, _PURPOSE)
+    if has_run_files(infos):
+        return _follow(place)
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
     runs = sorted(name for name in folders if is_run_name(name))  # names begin with the time
     for name in ([LATEST] if LATEST in folders else []) + runs[::-1]:

@@ -1,4 +1,4 @@
-"""Report, profile and comparison as a browser shows them: whole, quiet, within the screen, light and dark."""
+"""Report, profile and comparison in a browser: whole, quiet, within the screen, light and dark."""
 
 import json
 from collections.abc import Iterator
