@@ -112,7 +112,7 @@ def _score(model: nn.Module, batch: Batch) -> Scores:
 
 
 class _Context:
-    """What `train_loop` uses of its context, with one rank and batches in memory.
+    """The part of a context that `train_loop` uses, with one rank and batches in memory.
 
     `model` is the last state of the model that the loop reported.
     """
