@@ -22,7 +22,7 @@ from pipeline_runtime.comparison.judging import Arm, judge_rows
 from pipeline_runtime.comparison.model import ComparedMetric
 
 # Shares of the training rows that the other variant trains on, for the power curve.
-KEPT_SHARES = (0.8, 0.6, 0.4, 0.25, 0.15)
+KEPT_SHARES = (0.6, 0.54, 0.48, 0.42, 0.36)
 POWER_SEEDS = (3, 5)
 # Logs of power comparisons are others than those of A/A comparisons.
 _POWER_LOGS = 1_000_000
