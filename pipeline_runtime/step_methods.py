@@ -81,6 +81,7 @@ class StepMethods:
         where: str | None = None,
         seed: int = 0,
         weight_column: str | None = None,
+        apply_to: str = "training",
     ) -> Self:
         """Keep a share of the rows, or of those in `where`, by a hash of the seed and row identity.
 
@@ -91,6 +92,8 @@ class StepMethods:
             seed: The same seed keeps the same rows.
             weight_column: Column that is multiplied by 100 / keepPercent in thinned rows; created
                 as 1.0 if absent.
+            apply_to: `Training`: all rows evaluate the model, with the weights that they had
+                before; `All`: the rows of the evaluation are thinned too.
         """
         return self._with(
             "downsample",
@@ -98,6 +101,7 @@ class StepMethods:
             where=where,
             seed=seed,
             weight_column=weight_column,
+            apply_to=apply_to,
         )
 
     def drop(self, *columns: str) -> Self:
@@ -211,7 +215,14 @@ class StepMethods:
         """
         return self._with("rename", **RenameStep.from_python(columns))
 
-    def sample(self, keep_percent: float | str, *, by: Names | None = None, seed: int = 0) -> Self:
+    def sample(
+        self,
+        keep_percent: float | str,
+        *,
+        by: Names | None = None,
+        seed: int = 0,
+        apply_to: str = "all",
+    ) -> Self:
         """Keep a share of the rows or, with `by`, of a key's values with all their rows.
 
         Args:
@@ -219,8 +230,12 @@ class StepMethods:
                 integer, or a decimal number as a text, such as `"0.5"`.
             by: The key whose rows stay together.
             seed: The same seed keeps the same rows.
+            apply_to: `All`: the rows that evaluate the model are sampled too; `Training`: all of
+                them remain.
         """
-        return self._with("sample", keep_percent=keep_percent, by=to_list(by), seed=seed)
+        return self._with(
+            "sample", keep_percent=keep_percent, by=to_list(by), seed=seed, apply_to=apply_to
+        )
 
     def select(self, *columns: str) -> Self:
         """Keep these columns, in this order.

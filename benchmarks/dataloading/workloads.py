@@ -164,7 +164,8 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "spec": {
                 "dataset": build_dataset(workload),
                 "pipeline": build_steps(workload),
-                "pipelineOptions": to_options(dict(workload.options)),
+                # Loaders are compared by the rows that they have ready, in any order.
+                "pipelineOptions": {"preserveOrder": False} | to_options(dict(workload.options)),
                 "training": training,
             },
         }

@@ -26,11 +26,13 @@ def explain(
 ) -> None:
     """Show what is read, which predicates are pushed to the files, what is fused, what runs where.
 
-    Opens the tables (footers only), so wrong columns and types are found too, and what the training
-    would refuse, if the manifest has one.
+    Opens the tables, so wrong columns and types are found too, and what the training would refuse,
+    if the manifest has one. Reads footers only or, to count the rows of an evaluation, the columns
+    of its condition and of the rows' identity.
     """
     with importing():
         from pipeline_runtime import plan as planning
+        from pipeline_runtime.feed.making.matching import count_roles
         from pipeline_runtime.run.code_paths import add_code_paths
         from pipeline_runtime.run.consumers import find_runner
 
@@ -42,12 +44,18 @@ def explain(
         with placing(manifest):
             plan = planning.build_plan(manifest.experiment, root)
             find_runner(plan.consumer).check(manifest.experiment, plan)
-        plans.append((manifest, plan))
+            counts = count_roles(plan, manifest.experiment.spec.training.evaluation)
+        plans.append((manifest, plan, counts))
     if as_json:
-        documents = [planning.plan_document(plan) for _, plan in plans]
+        documents = [
+            {**planning.plan_document(plan), "rows": counts.to_json() if counts else None}
+            for _, plan, counts in plans
+        ]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=2))
         return
-    for manifest, plan in plans:
+    for manifest, plan, counts in plans:
         if len(plans) > 1:
             print(f"# {manifest.file}: {manifest.experiment.metadata.name}")
         print(planning.explain(plan))
+        if counts:
+            print(counts.describe())

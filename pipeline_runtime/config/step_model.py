@@ -9,7 +9,7 @@ reference and the fluent API learn it from one place. `steps.base.Transform` dec
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -22,6 +22,8 @@ Names = str | Sequence[str]
 # The key of a join: columns by name or, if the sides name them differently, left name to right.
 Keys = Names | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 TypeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+# The rows that a sampling step thins: those of the training alone, or also those of the evaluation.
+ApplyTo = Literal["Training", "All"]
 
 
 class StepModel(SpecModel):

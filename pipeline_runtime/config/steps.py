@@ -99,8 +99,9 @@ class PipelineOptions(SpecModel):
 
     feed: Literal["Auto", "Threads", "Readers", "RayData"] = "Auto"
     """The engine of the training feed; `explain` shows the choice of `Auto` and the reason."""
-    preserve_order: bool = False
-    """The seed fixes the order of batches, and a resumed run repeats it exactly."""
+    preserve_order: bool | None = None
+    """The seed fixes the order of batches, and a resumed run repeats it exactly. If absent: true
+    for one rank on one machine, otherwise false."""
     rows_per_block: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Largest number of rows in a chunk; derived from the files' row width if absent."""
     compression: Literal["Auto", "None", "lz4", "zstd"] = "Auto"

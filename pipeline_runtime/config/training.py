@@ -54,6 +54,9 @@ class Evaluation(SpecModel):
     """A key whose rows stay together; the row's identity if absent."""
     seed: Seed = 0
     """Seed of the hash."""
+    max_rows: PositiveInt | None = None
+    """Largest number of rows that evaluate the model: of those that match, the ones with the
+    smallest hashes of their identity. The other ones train nothing either."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         choices = {"where": self.where, "holdoutPercent": self.holdout_percent}

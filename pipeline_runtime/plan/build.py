@@ -20,7 +20,7 @@ from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.plan.consumers import Consumer, choose_consumer
-from pipeline_runtime.plan.engine import choose_delivery
+from pipeline_runtime.plan.engine import choose_delivery, resolve_order
 from pipeline_runtime.plan.model import (
     FirstLook,
     Plan,
@@ -42,7 +42,7 @@ from pipeline_runtime.steps.base import (
     Transform,
     public_schema,
 )
-from pipeline_runtime.steps.binding import bind_pipeline
+from pipeline_runtime.steps.binding import bind_pipeline, number_draws
 from pipeline_runtime.steps.filter.model import FilterStep
 from pipeline_runtime.steps.filter.transform import Filter
 
@@ -60,18 +60,27 @@ class _Bound:
 
 
 def build_plan(
-    experiment: DatasetExperiment, storage_root: str, consumer: Consumer | None = None
+    experiment: DatasetExperiment,
+    storage_root: str,
+    consumer: Consumer | None = None,
+    *,
+    keeps_order: bool | None = None,
 ) -> Plan:
     """Plan an experiment's data.
 
     Args:
         consumer: what the rows are for; what the manifest asks for if None.
+        keeps_order: whether the order of batches is fixed if `preserveOrder` is absent; None: if
+            the manifest has one rank, as on this machine.
 
     Raises ManifestError with every broken rule that the tables' schemas show, SourceError if a
     table cannot be read.
     """
     spec = experiment.spec
     options = spec.pipeline_options
+    if keeps_order is None:
+        keeps_order = spec.trainers.world_size == 1
+    preserve_order = resolve_order(options, default=keeps_order)
     consumer = consumer or choose_consumer(spec)
     opening = Opening(
         storage_root=storage_root, catalogs=spec.catalogs, kernels=options.debug.kernels
@@ -96,12 +105,15 @@ def build_plan(
     output = steps[-1].step.transform.output_schema if steps else schema
     columns = None if problems.found else problems.collect(consumer.find_columns, output)
     problems.raise_if_any()
-    streams = {
-        role: _Stream(
-            spec, consumer, table, schema, [*head, *(split or []), *steps], columns or ()
-        ).build(role)
-        for role, split in splits.items()
-    }
+
+    def plan_stream(role: str, steps: Sequence[_Bound], columns: Sequence[str]) -> StreamPlan:
+        bound = [*head, *(splits[role] or []), *steps]
+        return _Stream(spec, consumer, table, schema, bound, tuple(columns)).build(role)
+
+    by_role = {role: _for_evaluation(steps) if role == "evaluation" else steps for role in splits}
+    streams = {role: plan_stream(role, by_role[role], columns or ()) for role in splits}
+    has_evaluation = "evaluation" in splits
+    matching = {role: plan_stream(role, (), ()) for role in splits} if has_evaluation else {}
     main = next(iter(streams.values()))
     feed = consumer.choose_feed(main.stages)
     is_remote = main.scan.is_remote
@@ -109,13 +121,16 @@ def build_plan(
     streams = {role: replace(s, reads_ahead=reads_ahead) for role, s in streams.items()}
     return Plan(
         streams=streams,
+        matching=matching,
         consumer=consumer,
         batch_columns=columns or (),
-        preserve_order=spec.pipeline_options.preserve_order,
+        preserve_order=preserve_order,
         broadcast=options.debug.broadcast,
         prefetch=options.debug.prefetch,
         feed=feed,
-        delivery=choose_delivery(options, feed, spec.training.batch_size),
+        delivery=choose_delivery(
+            options, feed, spec.training.batch_size, preserve_order=preserve_order
+        ),
         warnings=(*_warnings(main), *consumer.warn(main)),
     )
 
@@ -181,7 +196,8 @@ def _split_label(spec: ExperimentSpec, role: str) -> str:
     assert evaluation is not None
     held_out = evaluation.where or f"{evaluation.holdout_percent} % held out"
     if role == "evaluation":
-        return held_out
+        limit = f", at most {evaluation.max_rows:,} rows" if evaluation.max_rows else ""
+        return held_out + limit
     return f"({held_out}) is not true" if evaluation.where else f"not: {held_out}"
 
 
@@ -198,6 +214,20 @@ def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -
         )
         bound.append(_Bound(step=planned, expression=transform.predicate))
     return bound
+
+
+def _for_evaluation(steps: Sequence[_Bound]) -> list[_Bound]:
+    """Return the steps for the rows that evaluate the model.
+
+    Draws are numbered anew, so that a step that applies to training alone has no say in what a
+    later step keeps of these rows.
+    """
+    given = (bound.step.transform for bound in steps)
+    transforms = number_draws([t.for_evaluation() or t for t in given])
+    return [
+        replace(bound, step=replace(bound.step, transform=transform))
+        for bound, transform in zip(steps, transforms, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +280,9 @@ class _Stream:
             kernels=options.debug.kernels,
             sharing=sharing,
             request_columns=request_columns,
+            group_key=self.spec.dataset.request_key
+            if role == "evaluation" and self.columns
+            else None,
             first_look=None if sharing.key else self._first_look(stages[0], read_columns),
         )
 

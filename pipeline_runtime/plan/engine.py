@@ -28,11 +28,18 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
     return FeedChoice(engine="Readers", reason=reason, may_be_threads=True, may_switch=True)
 
 
+def resolve_order(options: PipelineOptions, *, default: bool) -> bool:
+    """Return whether the seed fixes the order of batches, given what holds if it is not set."""
+    return default if options.preserve_order is None else options.preserve_order
+
+
 # A smaller batch has more bytes of layout than of rows.
 _MIN_READY_ROWS = 16
 
 
-def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int) -> Delivery:
+def choose_delivery(
+    options: PipelineOptions, feed: FeedChoice, batch_size: int, *, preserve_order: bool
+) -> Delivery:
     """Choose whether readers make batches, and how they send them; rows stay the same."""
     is_ready, reason = True, "batches are made by the data workers"
     if not options.debug.ready_batches:
@@ -41,7 +48,7 @@ def choose_delivery(options: PipelineOptions, feed: FeedChoice, batch_size: int)
         is_ready, reason = False, "the feed is Ray Data"
     elif batch_size < _MIN_READY_ROWS:
         is_ready, reason = False, f"batches of fewer than {_MIN_READY_ROWS} rows"
-    elif options.preserve_order:
+    elif preserve_order:
         is_ready, reason = False, "with preserveOrder they run on from chunk to chunk"
     return Delivery(
         is_ready=is_ready,

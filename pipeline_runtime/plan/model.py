@@ -7,7 +7,7 @@ feed executes it on workers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
+from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import Identity, Scan, Source
 from pipeline_runtime.steps.base import Transform
 
@@ -86,6 +87,7 @@ class StreamPlan:
     kernels: bool  # rows may be copied by faster ways than Arrow's own
     sharing: Sharing
     request_columns: tuple[str, ...]  # of the output: batches carry them once a request
+    group_key: str | None = None  # rows carry a hash of it, `GROUP_HASH_COLUMN`; None: they do not
     first_look: FirstLook | None = None  # None: all columns are read at once
     reads_ahead: bool = False  # the next rows while readers work on those before
 
@@ -162,11 +164,14 @@ class Plan:
 
     Attributes:
         streams: streams of rows by their role, the consumer's main stream first.
+        matching: by role, the rows before the pipeline's steps, to count them; empty without an
+            evaluation.
         consumer: what the rows are for.
         batch_columns: the columns that the consumer takes.
     """
 
     streams: Mapping[str, StreamPlan]
+    matching: Mapping[str, StreamPlan]
     consumer: Consumer
     batch_columns: tuple[str, ...]
     preserve_order: bool
@@ -190,3 +195,19 @@ class Plan:
     def evaluation(self) -> StreamPlan | None:
         """The stream that a model is evaluated on, if there is one."""
         return self.streams.get("evaluation")
+
+    def bound_evaluation(self, bound: int) -> Plan:
+        """Return the plan with only those rows in its evaluation whose hash is below `bound`."""
+        stream = self.streams["evaluation"]
+        stages = tuple(
+            replace(stage, steps=tuple(_bound_split(step, bound) for step in stage.steps))
+            for stage in stream.stages
+        )
+        return replace(self, streams={**self.streams, stream.role: replace(stream, stages=stages)})
+
+
+def _bound_split(step: PlannedStep, bound: int) -> PlannedStep:
+    """Return the step; a split of the rows with a bound for the hash of their identity."""
+    if not isinstance(step.transform, Split):
+        return step
+    return replace(step, transform=replace(step.transform, bound=bound))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,6 +33,8 @@ class Split(BoundStep):
     evaluation: Evaluation
     expression: Expression | None
     role: str
+    # Rows of the evaluation have a smaller identity hash than this; None: they may have any.
+    bound: int | None = None
 
     @classmethod
     def bind(cls, evaluation: Evaluation, schema: pa.Schema, role: str) -> Self:
@@ -55,7 +58,8 @@ class Split(BoundStep):
 
     @property
     def needs_row_hash(self) -> bool:
-        return self.evaluation.where is None and not self.evaluation.by
+        is_drawn = self.evaluation.where is None and not self.evaluation.by
+        return is_drawn or self.bound is not None
 
     @property
     def is_filter(self) -> bool:
@@ -64,7 +68,12 @@ class Split(BoundStep):
     def mask(self, table: pa.Table) -> pa.Array | pa.ChunkedArray:
         """True for the rows of this role, without null."""
         held_out = self._held_out(table)
-        return held_out if self.role == "evaluation" else pc.invert(held_out)
+        if self.role != "evaluation":
+            return pc.invert(held_out)
+        if self.bound is None:
+            return held_out
+        hashes = table.column(ROW_HASH_COLUMN).to_numpy()
+        return pc.and_(held_out, pa.array(hashes < np.uint64(self.bound)))
 
     def __call__(self, table: pa.Table) -> pa.Table:
         return table.filter(self.mask(table))

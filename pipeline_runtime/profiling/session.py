@@ -66,7 +66,8 @@ def profile_experiment(
     for name in spec.find_consumers():
         message = "cannot be profiled yet; replace it by a training"
         raise ManifestError([Problem(path=f"spec.{name}", message=message)])
-    plan = build_plan(experiment, options.storage_root)
+    # The profile is about data workers, which are on other machines than the trainers.
+    plan = build_plan(experiment, options.storage_root, keeps_order=False)
     check_training(experiment, plan)
     check_program(spec.training)
     check_rows(plan)

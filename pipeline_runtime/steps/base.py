@@ -26,6 +26,8 @@ from pipeline_runtime.expressions import Expression
 INTERNAL_PREFIX = "_lastmile_"
 # uint64: the hash of a row's identity, the same whatever block, worker or order it comes in.
 ROW_HASH_COLUMN = "_lastmile_row_hash"
+# uint64: the hash of `dataset.requestKey`, of rows that evaluate a model.
+GROUP_HASH_COLUMN = "_lastmile_group_hash"
 # dictionary<int32, struct>: the values that a request's rows share, once, and each row's index.
 REQUEST_COLUMN = "_lastmile_request"
 
@@ -132,6 +134,10 @@ class Transform(Protocol):
         """The implementation that the step chose and why, for people; empty if there is one."""
         ...
 
+    def for_evaluation(self) -> Transform | None:
+        """Return the step for the rows that evaluate a model; None if it is the same."""
+        ...
+
     def numbered(self, draw: int) -> Self:
         """Return the step with the number of earlier steps that have the same `draws_by`."""
         ...
@@ -200,6 +206,9 @@ class BoundStep:
     @property
     def way(self) -> str:
         return ""
+
+    def for_evaluation(self) -> Transform | None:
+        return None
 
     def numbered(self, draw: int) -> Self:
         return self

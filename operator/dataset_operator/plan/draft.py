@@ -128,7 +128,8 @@ class Draft:
         # Both are hashed by this version: another one may hash the same run differently.
         if wanted.run_hash != accepted.run_hash:
             return True
-        in_order, size = self.spec.pipeline_options.preserve_order, self.spec.trainers.world_size
+        in_order = self.spec.pipeline_options.preserve_order is True
+        size = self.spec.trainers.world_size
         return in_order and accepted.valid.spec.trainers.world_size != size
 
     @property
@@ -150,7 +151,7 @@ class Draft:
     def is_rank_count_wrong(self) -> bool:
         """Return whether a run in order needs another number of ranks than the cluster has."""
         spec, there = self.running.spec, self.on_cluster.spec
-        in_order = spec.pipeline_options.preserve_order
+        in_order = spec.pipeline_options.preserve_order is True  # off on a cluster if absent
         return in_order and there.trainers.world_size != spec.trainers.world_size
 
     @property

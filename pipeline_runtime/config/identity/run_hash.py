@@ -10,17 +10,20 @@ Left out is what changes how a run is carried out and not what it trains on:
 - catalogs that no table uses, and the Secrets of the others;
 - artifacts and training.checkpoint: where and how often state is kept;
 - the fields that a consumer declares as `unhashed_fields`, such as output.mode;
-- pipelineOptions whose rows are the same either way; `preserveOrder` and `rowsPerBlock` stay in,
-  as the position in a checkpoint counts batches and blocks;
+- pipelineOptions whose rows are the same either way; `preserveOrder: true` and `rowsPerBlock` stay
+  in, as the position in a checkpoint counts batches and blocks. Without it, the checkpoint has the
+  order that the run took, whatever machine resumes it;
 - names of steps, and the fields that a step declares as `unhashed_fields`;
 - the spelling, where two mean the same: the models of steps and sources `shorten` both to one;
+- `applyTo` of steps without an evaluation, as there is nothing else to apply them to;
 - every field that has its default, so that a field that a later release adds changes no hash.
 
 `image` is what the spec says, not what the operator's default was, so that an upgrade of the
 operator starts no new run.
 
 If a release changes the meaning of a field, the version of the run config rises for the specs that
-use the field, and for no other: see `CHANGES`. A changed default is such a change too. Version 1
+use the field, and for no other: see `CHANGES`. A changed default is such a change too. What the
+field meant before, `upgrade_config` says in today's words if they can. Version 1
 had the defaults filled in, and older words; `upgrade_config` reads it, so that its checkpoints
 resume.
 """
@@ -49,7 +52,23 @@ _FILLED_VERSION = 1  # run configs with the defaults filled in
 # A change of meaning: the version that it began, and a predicate that tells from a run config
 # whether the spec uses what changed. A spec has the highest version of the changes that it uses.
 Change = tuple[int, Callable[[Mapping[str, Any]], bool]]
-CHANGES: tuple[Change, ...] = ()
+
+
+def _samples_without_evaluation(config: Mapping[str, Any]) -> bool:
+    """Return whether a step `downsample` leaves the rows of an evaluation alone, by default."""
+    return _has_evaluation(config) and any(map(_is_undeclared, config.get("pipeline", ())))
+
+
+def _has_evaluation(config: Mapping[str, Any]) -> bool:
+    return "evaluation" in config.get("training", {})
+
+
+def _is_undeclared(step: Mapping[str, Any]) -> bool:
+    return "downsample" in step and "applyTo" not in step["downsample"]
+
+
+# Version 3: `downsample.applyTo` is Training by default; before, it thinned the evaluation too.
+CHANGES: tuple[Change, ...] = ((3, _samples_without_evaluation),)
 HASH_CHARS = 16
 MAX_SHOWN_CHARS = 80
 
@@ -91,6 +110,8 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     Anything that is no older run config is returned as it is. It comes from a store, so it may be
     any JSON object.
     """
+    if config.get("version") == RUN_CONFIG_VERSION:
+        return _declare_samples(config)
     if config.get("version") != _FILLED_VERSION:
         return config
     document: dict[str, JsonValue] = {
@@ -104,7 +125,27 @@ def upgrade_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     except ManifestError:
         return config
     # Without changes of meaning: the older release trained with what the fields meant then.
-    return config if unknown else run_config(experiment, changes=())
+    return config if unknown else _declare_samples(run_config(experiment, changes=()))
+
+
+def _declare_samples(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a run config of version 2 with the meaning that `downsample` had, in today's words.
+
+    It comes from a store, so parts that have another shape are returned as they are.
+    """
+    training, pipeline = config.get("training"), config.get("pipeline")
+    if not (isinstance(training, dict) and isinstance(pipeline, list)):
+        return config
+    if not _has_evaluation(config):
+        return config
+    return {**config, "pipeline": [_declare_sample(step) for step in pipeline]}
+
+
+def _declare_sample(step: Any) -> Any:
+    body = step.get("downsample") if isinstance(step, dict) else None
+    if not isinstance(body, dict) or "applyTo" in body:
+        return step
+    return {"downsample": {**body, "applyTo": "All"}}
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
@@ -133,11 +174,15 @@ def _build_config(experiment: DatasetExperiment) -> dict[str, Any]:
         mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
     )
     options, training = spec.get("pipelineOptions", {}), spec.get("training", {})
+    has_evaluation = "evaluation" in training
     config = {
         "dataset": _shorten_sources(Dataset, spec["dataset"]),
         "catalogs": [_trim_catalog(catalog) for catalog in experiment.spec.used_catalogs],
-        "pipeline": [_trim_step(step) for step in spec.get("pipeline", ())],
-        "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if key in options},
+        "pipeline": [
+            _trim_step(step, has_evaluation=has_evaluation) for step in spec.get("pipeline", ())
+        ],
+        # `preserveOrder: false` counts as absent: the checkpoint has the order that a run took.
+        "pipelineOptions": {key: options[key] for key in _OPTIONS_KEPT if options.get(key)},
         "training": {key: part for key, part in training.items() if key != "checkpoint"},
         "code": spec.get("code"),
         "image": spec.get("image"),
@@ -168,12 +213,20 @@ def _trim_catalog(catalog: Catalog) -> dict[str, Any]:
     )
 
 
-def _trim_step(step: dict[str, Any]) -> dict[str, Any]:
-    return {kind: _trim_body(_STEPS[kind], body) for kind, body in step.items() if kind != "name"}
+def _trim_step(step: dict[str, Any], *, has_evaluation: bool) -> dict[str, Any]:
+    without = () if has_evaluation else ("applyTo",)
+    return {
+        kind: _trim_body(_STEPS[kind], body, without)
+        for kind, body in step.items()
+        if kind != "name"
+    }
 
 
-def _trim_body(model: type[StepModel], body: dict[str, Any]) -> dict[str, Any]:
-    trimmed = {name: value for name, value in body.items() if name not in model.unhashed_fields}
+def _trim_body(
+    model: type[StepModel], body: dict[str, Any], without: Sequence[str]
+) -> dict[str, Any]:
+    left_out = (*model.unhashed_fields, *without)
+    trimmed = {name: value for name, value in body.items() if name not in left_out}
     trimmed = dict(model.shorten(trimmed))
     return _shorten_sources(model, trimmed) if issubclass(model, SourceChoice) else trimmed
 

@@ -15,6 +15,7 @@ from pipeline_runtime.plan.explain import scan_document
 from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
 from pipeline_runtime.plan.problems import Problems
 from pipeline_runtime.steps.base import public_schema
+from pipeline_runtime.steps.training_only import TrainingOnly
 
 _OUTPUT = "the pipeline's output"
 
@@ -87,12 +88,7 @@ class TrainingConsumer:
         yield f"Feed: {plan.feed.engine} ({plan.feed.reason})"
         yield f"Delivery: {_delivery(plan)}"
         if plan.evaluation:
-            pruning = plan.evaluation.scan.pruning
-            yield (
-                f"Evaluation: the same steps over {pruning.rows_read:,} rows of "
-                f"{pruning.row_groups_read} row "
-                f"groups; pushed to the files: {', '.join(plan.evaluation.pushed) or 'nothing'}"
-            )
+            yield _evaluation(plan.evaluation)
 
     def document(self, plan: Plan) -> dict[str, Any]:
         delivery = plan.delivery
@@ -111,6 +107,19 @@ class TrainingConsumer:
         }
 
 
+def _evaluation(stream: StreamPlan) -> str:
+    pruning = stream.scan.pruning
+    without = [step for step in stream.steps if isinstance(step.transform, TrainingOnly)]
+    names = ", ".join(f"{step.path} {step.kind}" for step in without)
+    steps = (
+        f"the same steps but {names}, which apply to training alone," if names else "the same steps"
+    )
+    return (
+        f"Evaluation: {steps} over {pruning.rows_read:,} rows of {pruning.row_groups_read} row "
+        f"groups; pushed to the files: {', '.join(stream.pushed) or 'nothing'}"
+    )
+
+
 def _then(plan: Plan) -> str:
     shuffle = plan.training.shuffle
     mixed = {
@@ -118,7 +127,9 @@ def _then(plan: Plan) -> str:
         "Row": f"rows shuffled in windows of {shuffle.window_rows:,}",
         "Request": f"requests shuffled in windows of {shuffle.window_rows:,} rows",
     }[shuffle.unit]
-    order = "in a fixed order" if plan.preserve_order else "in the order they are ready"
+    order = "in the order they are ready, so that equal runs differ"
+    if plan.preserve_order:
+        order = "in a fixed order"
     once = plan.training.request_columns
     shared = f" ({', '.join(once)} once a request)" if once else ""
     ahead = ", the next one made ahead" if plan.prefetch else ""

@@ -19,7 +19,11 @@ from pipeline_runtime.feed.local.switching import SwitchingReaders
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.monitor import Monitor, MonitorState, Order
-from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
+from pipeline_runtime.run.training.feeds import (
+    build_streams,
+    build_thread_streams,
+    build_worker_plan,
+)
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.local_runtime import Aborted, LocalRuntime, one_torch_thread
 from pipeline_runtime.training.ranks.worker import train_worker
@@ -91,5 +95,5 @@ def _choose_feeds(run: PreparedRun, processes: ProcessReaders) -> FeedSource:
     choice = run.plan.feed
     if not choice.may_be_threads:
         return processes
-    threads = ThreadReaders(streams=processes.streams, num_threads=threads_per_rank(1))
+    threads = ThreadReaders(streams=build_thread_streams(run), num_threads=threads_per_rank(1))
     return SwitchingReaders(threads=threads, processes=processes) if choice.may_switch else threads

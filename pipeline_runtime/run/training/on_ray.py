@@ -40,7 +40,11 @@ from pipeline_runtime.monitor import MonitorState, Order
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.placement import Placement, find_placement
-from pipeline_runtime.run.training.feeds import build_streams, build_worker_plan
+from pipeline_runtime.run.training.feeds import (
+    build_streams,
+    build_thread_streams,
+    build_worker_plan,
+)
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.ray_runtime import (
     ScriptConfig,
@@ -207,7 +211,10 @@ def _build_feeds(
     streams = build_streams(run)
     sending = Sending.of(run.plan, to_gpus=place.has_cuda)
     if run.plan.feed.may_be_threads and options.is_on_this_machine:
-        return ThreadReaders(streams=streams, num_threads=threads_per_rank(run.world_size)), {}
+        threads = ThreadReaders(
+            streams=build_thread_streams(run), num_threads=threads_per_rank(run.world_size)
+        )
+        return threads, {}
     if run.plan.broadcast:
         streams = {
             role: replace(stream, plan=broadcast_side_tables(stream.plan))

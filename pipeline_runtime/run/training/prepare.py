@@ -15,7 +15,8 @@ from typing import Any
 from pyarrow import fs as pafs
 
 from pipeline_runtime.arrays.conversion import check_tensor_schema
-from pipeline_runtime.config import DatasetExperiment, Training, run_config, run_hash
+from pipeline_runtime.config import DatasetExperiment, Evaluation, Training, run_config, run_hash
+from pipeline_runtime.config.steps import PipelineOptions
 from pipeline_runtime.config.training import CheckpointPolicy
 from pipeline_runtime.errors import (
     CheckpointError,
@@ -23,6 +24,7 @@ from pipeline_runtime.errors import (
     Problem,
     TrainingError,
 )
+from pipeline_runtime.feed.making.matching import count_matches, has_row
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
 from pipeline_runtime.run.options import RunOptions, logical_cpus
 from pipeline_runtime.run.results import check_not_complete
@@ -95,7 +97,8 @@ def prepare_run(
     Raises ManifestError, SourceError (StoreError if a store does not answer), TrainingError or
     CheckpointError.
     """
-    plan = build_plan(experiment, options.storage_root)
+    is_alone = _is_alone(options, world_size)
+    plan = build_plan(experiment, options.storage_root, keeps_order=is_alone)
     training = experiment.spec.training
     check_training(experiment, plan)
     check_rows(plan)
@@ -118,8 +121,16 @@ def prepare_run(
         check_not_complete(_run_location(store), header.uri if header else "")
     _check_same_data(header, identity)
     if header is not None:
-        identity = replace(identity, attempt=header.attempt + 1, chunk_rows=header.chunk_rows)
-    positions = _positions(header, world_size, preserve_order=plan.preserve_order)
+        if header.preserve_order is not is_alone:
+            plan = build_plan(experiment, options.storage_root, keeps_order=header.preserve_order)
+        identity = replace(
+            identity,
+            attempt=header.attempt + 1,
+            chunk_rows=header.chunk_rows,
+            preserve_order=plan.preserve_order,
+        )
+    plan = bound_evaluation(plan, training)
+    positions = _positions(header, world_size, experiment.spec.pipeline_options, plan)
     chunk_rows = identity.chunk_rows
     groups = [_rank_groups(plan, experiment, positions, chunk_rows, r) for r in range(world_size)]
     return PreparedRun(
@@ -167,13 +178,53 @@ def check_program(training: Training) -> None:
 
 
 def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
-    """Raise ManifestError if the plan's batches lack what training needs of them."""
+    """Raise ManifestError if batches lack a thing that training needs, or no row evaluates.
+
+    Reads the rows of an evaluation until the first one that matches.
+    """
     training = experiment.spec.training
     _check_batches(plan, training.weight_column)
     if training.is_built_in:
         features = parse_config(training.config)
         schema, label = plan.training.output_schema, training.label_column
         choose_features(features, schema, label=label, weight=training.weight_column)
+    if training.evaluation is not None:
+        _check_evaluation(training.evaluation, plan)
+
+
+def _check_evaluation(evaluation: Evaluation, plan: Plan) -> None:
+    """Raise ManifestError if no row evaluates the model, although there are rows to train on."""
+    stream = plan.matching["evaluation"]
+    if plan.training.explain_no_units() or has_row(stream):
+        return
+    field = "where" if evaluation.where else "holdoutPercent"
+    chosen = f"{evaluation.where!r}" if evaluation.where else f"{evaluation.holdout_percent} %"
+    message = (
+        f"must match at least one row, but {chosen} matches none of the rows of "
+        f"{stream.table.description} ({stream.scan.pruning.rows_read:,} were looked at). Change "
+        "it, or remove training.evaluation"
+    )
+    raise ManifestError([Problem(path=f"spec.training.evaluation.{field}", message=message)])
+
+
+def bound_evaluation(plan: Plan, training: Training) -> Plan:
+    """Return the plan with at most `evaluation.maxRows` rows in its evaluation.
+
+    Raises ManifestError if all of them have one identity, so that none can be chosen.
+    """
+    evaluation = training.evaluation
+    if evaluation is None or evaluation.max_rows is None:
+        return plan
+    matches = count_matches(plan.matching["evaluation"], evaluation.max_rows)
+    if matches.bound is None:
+        return plan
+    if matches.num_kept == 0:
+        message = (
+            f"must be at least the number of rows that share one identity, but is "
+            f"{evaluation.max_rows:,}. Raise it, or declare a dataset.rowKey that is unique"
+        )
+        raise ManifestError([Problem(path="spec.training.evaluation.maxRows", message=message)])
+    return plan.bound_evaluation(matches.bound)
 
 
 def _check_batches(plan: Plan, weight_column: str | None) -> None:
@@ -239,15 +290,27 @@ def _resume_warnings(options: RunOptions, found: Resumable | None) -> tuple[str,
     return (f"--resume: no whole checkpoint{whose} was found; the run starts from its beginning",)
 
 
+def _is_alone(options: RunOptions, world_size: int) -> bool:
+    """Return whether one rank trains on one machine, which reads its rows too."""
+    return world_size == 1 and options.is_on_this_machine
+
+
 def _positions(
-    header: CheckpointHeader | None, world_size: int, *, preserve_order: bool
+    header: CheckpointHeader | None, world_size: int, options: PipelineOptions, plan: Plan
 ) -> list[Position]:
     if header is None:
         return [Position() for _ in range(world_size)]
-    if preserve_order and header.world_size != world_size:
+    if plan.preserve_order and header.world_size != world_size:
+        advice = "resume with that many trainers, or start anew"
+        if options.preserve_order is None:
+            advice = (
+                "resume with that many trainers, or set pipelineOptions.preserveOrder: false to "
+                "train on the remaining rows in any order"
+            )
         raise CheckpointError(
-            f"{header.uri}: preserveOrder: the world size must be {header.world_size}, as when the "
-            f"checkpoint was made, got {world_size}; resume with that many trainers, or start anew"
+            f"{header.uri}: preserveOrder: the number of trainers must be {header.world_size}, as "
+            f"when the checkpoint was made, because it fixes the order of batches, but is "
+            f"{world_size}; {advice}"
         )
     return redistribute([Position.from_json(value) for value in header.positions], world_size)
 

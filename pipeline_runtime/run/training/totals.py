@@ -19,7 +19,8 @@ from pipeline_runtime.training.recorder import STAGES, Past
 
 _RESUME_DETAIL = {
     "order": "preserveOrder: a resumed run trains on the same remaining batches in the same order",
-    "rows": "a resumed run trains on the same remaining rows, each once; their order may differ",
+    "rows": "without preserveOrder, the order of batches varies: equal runs differ in their "
+    "results, and a resumed run trains on the same remaining rows, each once, in another order",
 }
 
 

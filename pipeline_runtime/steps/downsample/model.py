@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pipeline_runtime.config.base import Column, Expression, Seed
 from pipeline_runtime.config.decimals import KeepPercent
-from pipeline_runtime.config.step_model import StepModel
+from pipeline_runtime.config.step_model import ApplyTo, StepModel
 
 
 class DownsampleStep(StepModel):
@@ -21,6 +21,9 @@ class DownsampleStep(StepModel):
     """The same seed keeps the same rows."""
     weight_column: Column | None = None
     """Column that is multiplied by 100 / keepPercent in thinned rows; created as 1.0 if absent."""
+    apply_to: ApplyTo = "Training"
+    """`Training`: all rows evaluate the model, with the weights that they had before; `All`: the
+    rows of the evaluation are thinned too."""
 
     def describe(self) -> str:
         return f"{self.keep_percent} % of rows" + (f" where {self.where}" if self.where else "")

@@ -14,7 +14,7 @@ from pipeline_runtime import expressions
 from pipeline_runtime.config.decimals import parse_percent
 from pipeline_runtime.hashing import keep_mask
 from pipeline_runtime.sources.gather import one_chunk
-from pipeline_runtime.steps.base import BindContext, BoundStep
+from pipeline_runtime.steps.base import BindContext, BoundStep, Transform
 from pipeline_runtime.steps.checks import (
     Checks,
     check_weight,
@@ -25,6 +25,7 @@ from pipeline_runtime.steps.checks import (
 )
 from pipeline_runtime.steps.downsample.model import DownsampleStep
 from pipeline_runtime.steps.draws import draw_seed
+from pipeline_runtime.steps.training_only import keep_for_evaluation
 
 _BoolArray = npt.NDArray[np.bool_]
 
@@ -43,6 +44,7 @@ class Downsample(BoundStep):
     seed: int
     where: expressions.Expression | None = None
     weight_column: str | None = None
+    is_training_only: bool = False
     draw: int = 0  # earlier steps of the pipeline that drew with the same seed: see `draws`
 
     @property
@@ -72,10 +74,17 @@ class Downsample(BoundStep):
             seed=config.seed,
             where=where,
             weight_column=weight,
+            is_training_only=config.apply_to == "Training",
             inputs=frozenset(inputs),
             outputs=frozenset([weight] if weight else []),
             output_schema=output_schema,
         )
+
+    def for_evaluation(self) -> Transform | None:
+        if not self.is_training_only:
+            return None
+        created = None if self.weight_column in self.inputs else self.weight_column
+        return keep_for_evaluation(self.output_schema, created)
 
     @property
     def draws_by(self) -> tuple[object, ...] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pipeline_runtime.config.base import Columns, Seed
 from pipeline_runtime.config.decimals import KeepPercent
-from pipeline_runtime.config.step_model import StepModel
+from pipeline_runtime.config.step_model import ApplyTo, StepModel
 
 
 class SampleStep(StepModel):
@@ -19,6 +19,8 @@ class SampleStep(StepModel):
     """The key whose rows stay together."""
     seed: Seed = 0
     """The same seed keeps the same rows."""
+    apply_to: ApplyTo = "All"
+    """`All`: the rows that evaluate the model are sampled too; `Training`: all of them remain."""
 
     def describe(self) -> str:
         return f"{self.keep_percent} % of " + (", ".join(self.by) if self.by else "rows")

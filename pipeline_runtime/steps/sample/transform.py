@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from pipeline_runtime.config.decimals import parse_percent
 from pipeline_runtime.hashing import U64, check_hashable, hash_columns, keep_mask
-from pipeline_runtime.steps.base import BindContext, BoundStep
+from pipeline_runtime.steps.base import BindContext, BoundStep, Transform
 from pipeline_runtime.steps.checks import Checks, broken, find_field, row_hashes
 from pipeline_runtime.steps.draws import draw_seed
 from pipeline_runtime.steps.sample.model import SampleStep
+from pipeline_runtime.steps.training_only import keep_for_evaluation
 
 # Keys are hashed apart from row identities, so that a sample by the row's own key does not follow a
 # `downsample` of the same seed. Any constant would do.
@@ -33,6 +34,7 @@ class Sample(BoundStep):
     keep_percent: Fraction
     seed: int
     by: tuple[str, ...] = ()
+    is_training_only: bool = False
     draw: int = 0  # earlier steps of the pipeline that drew with the same seed: see `draws`
 
     @property
@@ -53,9 +55,13 @@ class Sample(BoundStep):
             keep_percent=parse_percent(config.keep_percent),
             seed=config.seed,
             by=by,
+            is_training_only=config.apply_to == "Training",
             inputs=frozenset(by),
             output_schema=input_schema,
         )
+
+    def for_evaluation(self) -> Transform | None:
+        return keep_for_evaluation(self.output_schema) if self.is_training_only else None
 
     @property
     def draws_by(self) -> tuple[object, ...] | None:

@@ -116,7 +116,10 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
 ) -> None:
     run = project()
     spec = clicks_spec(
-        run, options={"rowsPerBlock": 170}, training={**EVERY_STEPS, "epochs": 2}, config=SLOW
+        run,
+        options={"preserveOrder": False, "rowsPerBlock": 170},
+        training={**EVERY_STEPS, "epochs": 2},
+        config=SLOW,
     )
     run.write(spec)
     below = kill_after_checkpoints(run, 2, "ray")

@@ -15,11 +15,16 @@ TABLE = pa.table({"user": [1, 2, 3, 4], "clicked": [0.0, 1.0, 0.0, 1.0]})
 
 
 def prepare_clicks(
-    pipeline: Pipeline, options: RunOptions, *, batch_size: int = 2, minutes: int = 0
+    pipeline: Pipeline,
+    options: RunOptions,
+    *,
+    batch_size: int = 2,
+    minutes: int = 0,
+    world_size: int = 1,
 ) -> PreparedRun:
     """Prepare a run of the experiment `clicks`, so many minutes after NOW."""
     experiment = pipeline.experiment("clicks", batchSize=batch_size)
-    return prepare_run(experiment, options, NOW + timedelta(minutes=minutes), world_size=1)
+    return prepare_run(experiment, options, NOW + timedelta(minutes=minutes), world_size)
 
 
 def leave_checkpoint(run: PreparedRun) -> str:

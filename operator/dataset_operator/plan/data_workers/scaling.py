@@ -197,7 +197,7 @@ def build_rules(spec: ExperimentSpec) -> Rules:
         target_utilization=spec.autoscaling.target_gpu_utilization_percent / 100.0,
         up=_build_direction(spec.autoscaling.scale_up, UP),
         down=_build_direction(spec.autoscaling.scale_down, DOWN),
-        is_ordered=spec.pipeline_options.preserve_order,
+        is_ordered=spec.pipeline_options.preserve_order is True,  # off on a cluster if absent
     )
 
 

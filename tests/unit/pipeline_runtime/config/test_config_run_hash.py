@@ -62,6 +62,7 @@ SAME = [
     "training.epochs=1",  # the default, said
     "pipeline[1].name=thin",
     'pipeline[1].downsample.keepPercent="10.0"',
+    "pipeline[1].downsample.applyTo=All",  # without an evaluation, both are the same
     "pipeline[0].antiJoin.keys=[{left: user_id, right: user_id}]",
     "dataset.parquet={uris: [impressions/]}",
     "dataset.parquet.s3={anonymous: false}",
@@ -84,6 +85,7 @@ OTHER = [
     "training.seed=1",
     "training.config.learningRate=0.01",
     "training.evaluation.holdoutPercent=5",
+    "training.evaluation={holdoutPercent: 5, maxRows: 9}",
     "code.workingDir=s3://code/a.zip",
     "code.pip=[numpy]",
     "image=registry/runtime:2",
@@ -207,6 +209,48 @@ def test_the_version_rises_only_for_specs_that_use_the_changed_field() -> None:
     assert find_version() == 5
     experiment = parse_experiment(DOCUMENT)
     assert run_config(experiment, changes=[(7, has_epochs)]) == run_config(experiment)
+
+
+EVALUATED = "training.evaluation.holdoutPercent=5"
+ON_ALL = "pipeline[1].downsample.applyTo=All"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "version"),
+    [
+        ([], 2),
+        ([EVALUATED], 3),
+        ([EVALUATED, "pipeline[1].downsample.applyTo=Training"], 3),
+        ([EVALUATED, ON_ALL], 2),
+        ([EVALUATED, "pipeline[1]={sample: {keepPercent: 10}}"], 2),
+    ],
+)
+def test_only_downsampling_with_an_evaluation_has_version_3(
+    overrides: list[str], version: int
+) -> None:
+    experiment = parse_experiment(apply_overrides(DOCUMENT, overrides))
+    assert run_config(experiment)["version"] == version
+
+
+@pytest.mark.parametrize("stored", ["version 2", "version 1"])
+def test_an_older_downsample_resumes_as_one_that_applies_to_all(stored: str) -> None:
+    now = parse_experiment(apply_overrides(DOCUMENT, [EVALUATED]))
+    on_all = parse_experiment(apply_overrides(DOCUMENT, [EVALUATED, ON_ALL]))
+    older = run_config(now, changes=()) if stored == "version 2" else fill_defaults(now)
+    for step in older["pipeline"]:
+        step.get("downsample", {}).pop("applyTo", None)  # no older release had it
+    assert upgrade_config(older) == run_config(on_all)
+    assert diff_configs(upgrade_config(older), run_config(now)) == [
+        'pipeline[1].downsample.applyTo: "All" → absent',
+        "version: 2 → 3",
+    ]
+    assert upgrade_config(run_config(now)) == run_config(now)
+
+
+@pytest.mark.parametrize("damaged", [{"training": 1}, {"pipeline": {}}, {"pipeline": [1, {}]}])
+def test_a_damaged_run_config_is_returned_as_it_is(damaged: dict[str, Any]) -> None:
+    config = {"version": 2, "training": {"evaluation": {}}, "pipeline": []} | damaged
+    assert upgrade_config(config) == config
 
 
 def fill_defaults(experiment: DatasetExperiment) -> dict[str, Any]:

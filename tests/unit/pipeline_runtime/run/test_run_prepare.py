@@ -26,9 +26,26 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def prepare(root: Path, run_id: str | None, *, resume: bool = True, **how: int) -> PreparedRun:
-    options = RunOptions(output=root / "out", storage_root=str(root), resume=resume, run_id=run_id)
-    return prepare_clicks(Pipeline.read_parquet("t/"), options, **how)
+def prepare(
+    root: Path,
+    run_id: str | None,
+    *,
+    resume: bool = True,
+    address: str = "local",
+    order: bool | None = None,
+    **how: int,
+) -> PreparedRun:
+    options = RunOptions(
+        output=root / "out",
+        storage_root=str(root),
+        resume=resume,
+        run_id=run_id,
+        address=address,
+    )
+    pipeline = Pipeline.read_parquet("t/")
+    if order is not None:
+        pipeline = pipeline.with_options(preserve_order=order)
+    return prepare_clicks(pipeline, options, **how)
 
 
 @pytest.fixture
@@ -62,6 +79,48 @@ def test_checkpoints_of_another_run_are_ignored(
     assert run.run_location.uri.endswith(f"Z-{run.identity.run_hash}-{run_id}")
     [warning] = run.warnings
     assert_told(warning, f"--resume: … {run_id}")
+
+
+@pytest.mark.parametrize(
+    ("address", "world_size", "order", "is_kept"),
+    [
+        ("local", 1, None, True),
+        ("ray", 1, None, True),
+        ("local", 2, None, False),
+        ("auto", 1, None, False),
+        ("local", 1, False, False),
+        ("auto", 2, True, True),
+    ],
+)
+def test_order_is_kept_by_default_for_one_rank_on_one_machine(
+    root: Path, address: str, world_size: int, order: bool | None, is_kept: bool
+) -> None:
+    run = prepare(root, None, address=address, world_size=world_size, order=order)
+    assert run.plan.preserve_order is run.identity.preserve_order is is_kept
+
+
+def test_run_hash_is_that_of_any_machine(root: Path) -> None:
+    runs = [prepare(root, None, address=address) for address in ("local", "auto")]
+    assert len({run.identity.run_hash for run in runs}) == 1
+
+
+@pytest.mark.parametrize("address", ["local", "auto"])
+@pytest.mark.parametrize("first", ["local", "auto"])
+def test_a_resumed_run_keeps_the_order_of_its_checkpoint(
+    root: Path, first: str, address: str
+) -> None:
+    leave_checkpoint(prepare(root, RUN_A, resume=False, address=first))
+    run = prepare(root, RUN_A, address=address, minutes=1)
+    assert run.resume is not None
+    assert run.plan.preserve_order is run.identity.preserve_order is (first == "local")
+
+
+def test_another_number_of_ranks_cannot_keep_the_order(root: Path, left_by_a: str) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        prepare(root, RUN_A, world_size=2, minutes=1)
+    assert_told(str(raised.value), f"{left_by_a}: preserveOrder: … 1 … 2 … preserveOrder: false")
+    run = prepare(root, RUN_A, world_size=2, minutes=1, order=False)
+    assert (run.resume is not None, run.plan.preserve_order) == (True, False)
 
 
 def test_another_complete_run_does_not_complete_this_one(root: Path, left_by_a: str) -> None:
