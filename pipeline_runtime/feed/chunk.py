@@ -52,6 +52,7 @@ class Batches:
         batches: each as its reader made it, or as it arrived from another process.
         num_bytes: bytes of the batches and the hashes, uncompressed.
         hashes: uint64 of all rows' identities.
+        groups: uint64 hashes of all rows' request keys; None if the stream has none.
         is_counted: True for rows whose weight is not 0; None if all rows count.
         once: columns that batches hold once per request.
     """
@@ -62,6 +63,7 @@ class Batches:
     hashes: npt.NDArray[np.uint64]
     is_counted: npt.NDArray[np.bool_] | None
     once: tuple[str, ...]
+    groups: npt.NDArray[np.uint64] | None = None
 
     @property
     def codec(self) -> str | None:

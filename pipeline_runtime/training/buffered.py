@@ -20,8 +20,9 @@ from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays
 from pipeline_runtime.arrays.packing import PackedBatch, arrays_of
 from pipeline_runtime.arrays.requests import copy_rows
 from pipeline_runtime.feed.chunk import Batches, Chunk
-from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import GROUP_HASH_COLUMN, ROW_HASH_COLUMN
 
+Hashes: TypeAlias = npt.NDArray[np.uint64]
 # Rows of a chunk as its reader made them, and the range of them that is meant; None: all.
 Part: TypeAlias = tuple[pa.Table | Arrays | PackedBatch, range | None]
 
@@ -113,6 +114,20 @@ class Buffered:
             return hashes
         return hashes[is_counted[start : start + rows]]
 
+    def identities(self, rows: int) -> tuple[Hashes, Hashes]:
+        """Return the hashes of identity and group of the next rows.
+
+        The group is the request key or, without one, the row itself.
+        """
+        held, start = self.chunk.rows, self.offset - self._base
+        if not isinstance(held, Batches):
+            mine = held.slice(start, rows)
+            hashes = mine.column(ROW_HASH_COLUMN).to_numpy()
+            has_groups = GROUP_HASH_COLUMN in held.schema.names
+            return hashes, mine.column(GROUP_HASH_COLUMN).to_numpy() if has_groups else hashes
+        groups = held.hashes if held.groups is None else held.groups
+        return held.hashes[start : start + rows], groups[start : start + rows]
+
     def detach(self) -> None:
         """Copy the remaining rows, so that the memory of the rows before them can be freed."""
         held = self.chunk.rows
@@ -125,6 +140,7 @@ class Buffered:
                 batches=tuple(_copy(batch) for batch in held.batches[index:]),
                 hashes=held.hashes[first:].copy(),
                 is_counted=None if held.is_counted is None else held.is_counted[first:].copy(),
+                groups=None if held.groups is None else held.groups[first:].copy(),
             )
         else:
             first = self.offset - self._base

@@ -27,11 +27,13 @@ from pipeline_runtime.errors import CheckpointError, Interrupted, StoreError, Tr
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
+from pipeline_runtime.sources import Location
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.checkpoints.history import CheckpointHistory
 from pipeline_runtime.training.collating import Collator
+from pipeline_runtime.training.evaluation_records import RowRecorder
 from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes
 from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
@@ -92,6 +94,8 @@ class Wiring:
     world_size: int = 1
     # Returns the group in which the ranks agree; None: torch.distributed's default group.
     join: Callable[[], dist.ProcessGroup | None] = lambda: None
+    # Folder of the rows that each rank evaluated; None: they are not recorded.
+    evaluated_rows: Location | None = None
     request_columns: tuple[str, ...] = ()  # columns that batches hold once per request
     prefetch: bool = True  # pipelineOptions.debug.prefetch
     sparse: bool = False  # pipelineOptions.debug.sparse
@@ -117,6 +121,8 @@ class TrainContext:
         self.records = Records()
         self.evaluation_counts: tuple[Any, ...] = ()
         self._wiring = wiring
+        self._evaluated = RowRecorder(wiring.rank)
+        self._is_evaluating = False
         self._last_checkpoint_seconds = 0.0
         # Whether a checkpoint is due and the run is stopping, as all ranks agreed.
         self._flags = (False, False)
@@ -219,8 +225,9 @@ class TrainContext:
             self._collator = self._make_collator()
 
     def close(self) -> None:
-        """End the thread that makes batches ahead."""
+        """End the thread that makes batches ahead, and keep the evaluated rows."""
         self._collator.close()
+        self._keep_evaluated()
 
     def _is_over(self) -> bool:
         limit = self.spec.max_steps
@@ -294,14 +301,61 @@ class TrainContext:
         started = self._begin_pause()
         stream = self._wiring.open_evaluation(Waited())
         stream.agree = self._agree
+        stream.identify = self._evaluated.expect
+        self._evaluated.begin(epoch=self.epoch, step=self.step)
+        self._is_evaluating = True
         collator = self._make_collator()
         try:
             for rows in stream.epoch_rows(0):
+                if rows is None:
+                    self._evaluated.expect_none()
                 yield self._make_batch(rows, stream, collator)
         finally:
+            self._is_evaluating = False
             collator.close()
             self.evaluation_counts = stream.position.counts
             self._pause(started)
+
+    def record_evaluation(
+        self,
+        batch: Batch,
+        predictions_B: torch.Tensor,
+        losses_B: torch.Tensor,
+        *,
+        labels_B: torch.Tensor | None = None,
+    ) -> None:
+        """Record the results of a batch of the evaluation, for comparisons with other runs.
+
+        Call it once for each batch, in their order. The rows of the last evaluation are in
+        `evaluation.parquet` of the run's folder.
+
+        Args:
+            batch: as it came from the evaluation.
+            predictions_B: of its B rows, such as probabilities.
+            losses_B: of its rows, without their weights.
+            labels_B: of its rows; the column `labelColumn` of the batch if None.
+
+        Raises TrainingError if a batch was left out, or the tensors have another number of rows.
+        """
+        if labels_B is None:
+            if self.label_column is None:
+                raise TrainingError(
+                    "record_evaluation: must get labels, since spec.training.labelColumn is "
+                    "absent; pass labels_B"
+                )
+            labels_B = batch[self.label_column]
+        weights_B = batch[ROW_WEIGHT]
+        self._evaluated.record(labels_B, predictions_B, losses_B, weights_B)
+
+    def _keep_evaluated(self) -> None:
+        """Write the rows that this rank evaluated, if there are new ones and all have come."""
+        place = self._wiring.evaluated_rows
+        if place is None or self._is_evaluating:
+            return
+        try:
+            self._evaluated.write(place)
+        except StoreError as error:
+            self._wiring.warn(f"the evaluated rows are not kept: {error}")
 
     def _begin_pause(self) -> float:
         self._paused_since = time.perf_counter()
@@ -386,6 +440,7 @@ class TrainContext:
             values = {name: float(value) for name, value in metrics.items()}
             self.records.metrics.update(values)
             self._record(values)
+            self._keep_evaluated()
             if checkpoint is not None:
                 self._save(checkpoint, ahead)
         finally:

@@ -224,6 +224,28 @@ class Run:
         """Record metrics for the report; names that begin with `eval_` belong to an evaluation."""
         self._context.report(metrics)
 
+    def record_evaluation(
+        self,
+        batch: Batch,
+        predictions: torch.Tensor,
+        losses: torch.Tensor,
+        *,
+        labels: torch.Tensor | None = None,
+    ) -> None:
+        """Record the results of a batch of the evaluation, for comparisons with other runs.
+
+        Call it once for each batch of `loader("evaluation")`, in their order, on each rank.
+
+        Args:
+            batch: as it came from the loader, on any device.
+            predictions: of its B rows, such as probabilities.
+            losses: of its rows, without their weights.
+            labels: of its rows; the column `spec.training.labelColumn` of the batch if None.
+
+        Raises TrainingError if a batch was left out, or the tensors have another number of rows.
+        """
+        self._context.record_evaluation(batch, predictions, losses, labels_B=labels)
+
     # --- for loaders ----------------------------------------------------------------------------
 
     def begin(self, split: Split) -> Iterator[Batch]:

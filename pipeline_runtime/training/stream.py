@@ -16,11 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.chunk import Batches, Chunk, Header, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
-from pipeline_runtime.training.buffered import BatchRows, Buffered
+from pipeline_runtime.training.buffered import BatchRows, Buffered, Hashes
 from pipeline_runtime.training.position import Position
 
 
@@ -79,6 +81,8 @@ class BatchStream:
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # of the readers, if the feed knows it
     dropped_rows: int = 0
     remembers: bool = False  # the position can go back by one batch
+    # Called with the hashes of identity and group of each batch's rows, before the batch.
+    identify: Callable[[Hashes, Hashes], None] | None = None
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
     _arrivals: dict[tuple[int, int], _Arrival] = field(init=False, default_factory=dict)
     _held: dict[int, list[Chunk]] = field(init=False, default_factory=dict)
@@ -234,9 +238,15 @@ class BatchStream:
         batch, self._following = self._following, None
         if batch is None:
             batch = self._collect(parts)
+        identities: list[tuple[Hashes, Hashes]] = []
         for buffered, count in parts:
             self.position.checksum.add(buffered.hashes(count, self.cutting.weight_column))
+            if self.identify is not None:
+                identities.append(buffered.identities(count))
             self._take(buffered, count)
+        if self.identify is not None:
+            rows_parts, group_parts = zip(*identities, strict=True)
+            self.identify(np.concatenate(rows_parts), np.concatenate(group_parts))
         self._partial = self._count_partial()
         self.waited.batching += time.perf_counter() - started
         return batch

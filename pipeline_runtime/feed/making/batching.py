@@ -22,7 +22,7 @@ from pipeline_runtime.arrays.cuts import num_rows_of, split_parts
 from pipeline_runtime.config import Training
 from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.plan.model import Delivery, StreamPlan
-from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import GROUP_HASH_COLUMN, ROW_HASH_COLUMN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,7 @@ def make_ready(chunk: Chunk, batching: Batching) -> Chunk:
     if batching.cuts:
         batches = tuple(split_parts(parts, batching.batch_size, batching.once))
     hashes = table.column(ROW_HASH_COLUMN).to_numpy()
+    has_groups = GROUP_HASH_COLUMN in table.schema.names
     num_bytes = hashes.nbytes + sum(array.nbytes for part in parts for array in part.values())
     is_counted = None
     if batching.weight_column is not None:
@@ -81,6 +82,7 @@ def make_ready(chunk: Chunk, batching: Batching) -> Chunk:
         hashes=hashes,
         is_counted=is_counted,
         once=tuple(batching.once),
+        groups=table.column(GROUP_HASH_COLUMN).to_numpy() if has_groups else None,
     )
     header = replace(chunk.header, batching_seconds=time.perf_counter() - started)
     return replace(chunk, header=header, rows=made)

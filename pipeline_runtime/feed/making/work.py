@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -28,7 +28,7 @@ from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import Int64s, one_chunk
 from pipeline_runtime.sources.rows import RequestRows, SourceRows, expand_rows, join_rows
-from pipeline_runtime.steps.base import REQUEST_COLUMN, ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import GROUP_HASH_COLUMN, REQUEST_COLUMN, ROW_HASH_COLUMN
 
 # A group of tiny row groups has hundreds of places; an error names the first few.
 _MAX_PLACES = 3
@@ -251,7 +251,9 @@ def _read_chunks(
                 yield _part_of(stream, part, places, started)
                 parts, places, started = [], [], time.perf_counter()
     if parts:
-        yield _part_of(stream, _join(stream, parts, [*wanted, ROW_HASH_COLUMN]), places, started)
+        yield _part_of(
+            stream, _join(stream, parts, [*wanted, *_own_columns(stream)]), places, started
+        )
 
 
 def _part_of(
@@ -285,7 +287,8 @@ def _read_unit(
     """Yield these rows of a unit; the others that have to be read with them are left out."""
     sharing = stream.sharing
     key = (sharing.key,) if sharing.key else ()
-    columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key]))
+    group_key = (stream.group_key,) if stream.group_key else ()
+    columns = list(dict.fromkeys([*wanted, *stream.identity.columns, *key, *group_key]))
     first_row = 0
     for rows in read_unit(stream, unit, columns, max_rows):
         num_rows = rows.num_rows
@@ -294,7 +297,10 @@ def _read_unit(
             place = Place(
                 file=unit.place, row_group=unit.index, first_row=first_row, num_rows=num_rows
             )
-            part = _with_row_hash(stream, rows, _row_hashes(stream, rows, place), wanted)
+            hashes = {ROW_HASH_COLUMN: _row_hashes(stream, rows, place)}
+            if stream.group_key:
+                hashes[GROUP_HASH_COLUMN] = _hash(stream, rows, (stream.group_key,))
+            part = _with_hashes(stream, rows, hashes, wanted)
             if len(kept) < num_rows:
                 part = part.slice(kept.start - first_row, len(kept))
                 place = replace(place, first_row=kept.start, num_rows=len(kept))
@@ -312,36 +318,50 @@ def _read_unit(
 def _row_hashes(stream: StreamPlan, rows: SourceRows, place: Place) -> npt.NDArray[np.uint64]:
     if stream.identity.is_position:
         return hashing.position_hash(place.file, place.row_group, place.first_row, place.num_rows)
-    names = stream.identity.columns
+    return _hash(stream, rows, stream.identity.columns)
+
+
+def _hash(stream: StreamPlan, rows: SourceRows, names: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """Return a hash of these columns for each row."""
     table = expand_rows(rows, names)
     kernels = select(stream.kernels, len(names) * table.num_rows)
     return hashing.hash_columns([table.column(name) for name in names], seed=0, kernels=kernels)
 
 
-def _with_row_hash(
+def _own_columns(stream: StreamPlan) -> tuple[str, ...]:
+    """Return the columns of Lastmile's own that every row has."""
+    return (ROW_HASH_COLUMN, GROUP_HASH_COLUMN) if stream.group_key else (ROW_HASH_COLUMN,)
+
+
+def _with_hashes(
     stream: StreamPlan,
     rows: SourceRows,
-    hashes: npt.NDArray[np.uint64],
+    hashes: Mapping[str, npt.NDArray[np.uint64]],
     wanted: Sequence[str],
 ) -> SourceRows:
-    """Add the identity's hash; columns of identity and key that nothing else uses go."""
-    sharing, column = stream.sharing, pa.array(hashes, type=pa.uint64())
+    """Add columns of hashes; columns of identity and keys that nothing else uses are dropped."""
+    sharing = stream.sharing
     if isinstance(rows, pa.Table) and sharing.key:
         rows = find_requests(rows, sharing.key, sharing.columns) or rows
     if isinstance(rows, pa.Table):
-        return _with_column(rows.select(list(wanted)), column)
+        return _with_columns(rows.select(list(wanted)), hashes)
     once, each = set(rows.requests.schema.names), set(rows.impressions.schema.names)
     return RequestRows(
         requests=rows.requests.select([n for n in wanted if n in once]),
-        impressions=_with_column(rows.impressions.select([n for n in wanted if n in each]), column),
+        impressions=_with_columns(
+            rows.impressions.select([n for n in wanted if n in each]), hashes
+        ),
         counts=rows.counts,
     )
 
 
-def _with_column(table: pa.Table, hashes: pa.Array) -> pa.Table:
-    """Append a column, also to a table without columns, whose append_column forgets its rows."""
-    schema = table.schema.append(pa.field(ROW_HASH_COLUMN, hashes.type))
-    return pa.Table.from_arrays([*table.columns, hashes], schema=schema)
+def _with_columns(table: pa.Table, hashes: Mapping[str, npt.NDArray[np.uint64]]) -> pa.Table:
+    """Append columns, also to a table without columns, whose append_column forgets its rows."""
+    schema = table.schema
+    for name in hashes:
+        schema = schema.append(pa.field(name, pa.uint64()))
+    arrays = [pa.array(values, type=pa.uint64()) for values in hashes.values()]
+    return pa.Table.from_arrays([*table.columns, *arrays], schema=schema)
 
 
 def name_of(step: PlannedStep) -> str:
@@ -427,10 +447,10 @@ def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:
     """Return the rows as the consumer gets them."""
     names = stream.output_schema.names
     if not stream.request_columns:
-        return rows.table().select([*names, ROW_HASH_COLUMN])
+        return rows.table().select([*names, *_own_columns(stream)])
     table = rows.table_by_request(stream.request_columns)
     each = [name for name in names if name not in stream.request_columns]
-    return table.select([*each, REQUEST_COLUMN, ROW_HASH_COLUMN])
+    return table.select([*each, REQUEST_COLUMN, *_own_columns(stream)])
 
 
 def _run_steps(

@@ -154,6 +154,7 @@ def _lay_out_batches(rows: Batches, wire: Wire) -> tuple[dict[str, Any], Parts]:
     batches = []
     hashes = _add(parts, rows.hashes)
     is_counted = None if rows.is_counted is None else _add(parts, rows.is_counted)
+    groups = None if rows.groups is None else _add(parts, rows.groups)
     for index in range(len(rows.batches)):
         packer = Packer(rows.arrays(index), sparse=wire.sparse)
         place = _add_batch(parts, packer, wire.codec)
@@ -164,6 +165,7 @@ def _lay_out_batches(rows: Batches, wire: Wire) -> tuple[dict[str, Any], Parts]:
         "codec": wire.codec,
         "hashes": hashes,
         "is_counted": is_counted,
+        "groups": groups,
         "layouts": [list(slots) for slots in layouts],
         "batches": batches,
     }, parts
@@ -219,7 +221,7 @@ def _unpack(header_json: str, memory: Bytes) -> Chunk:
 
 def _unpack_batches(fields: dict[str, Any], memory: Bytes) -> Batches:
     layouts = [tuple(Slot.from_json(slot) for slot in slots) for slots in fields["layouts"]]
-    counted = fields["is_counted"]
+    counted, groups = fields["is_counted"], fields["groups"]
     hashes = _part(memory, fields["hashes"]).view(np.uint64)
     return Batches(
         starts=tuple(start for start, *_ in fields["batches"]),
@@ -236,6 +238,7 @@ def _unpack_batches(fields: dict[str, Any], memory: Bytes) -> Batches:
         hashes=hashes,
         is_counted=None if counted is None else _part(memory, counted).view(np.bool_),
         once=tuple(fields["once"]),
+        groups=None if groups is None else _part(memory, groups).view(np.uint64),
     )
 
 

@@ -10,6 +10,7 @@ from pipeline_runtime.feed.base import FeedSource
 from pipeline_runtime.feed.making.batching import Batching, batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.plan.model import Delivery
+from pipeline_runtime.run.training.evaluation_file import locate_parts
 from pipeline_runtime.run.training.prepare import PreparedRun
 from pipeline_runtime.training.ranks.worker import WorkerPlan
 
@@ -64,6 +65,7 @@ def build_worker_plan(run: PreparedRun, feeds: FeedSource) -> WorkerPlan:
         identity=run.identity,
         resume=run.resume,
         function=run.function,
+        evaluated_rows=locate_parts(run.run_location) if run.plan.evaluation else None,
         prefetch=run.plan.prefetch,
         sparse=run.plan.delivery.sparse,
     )

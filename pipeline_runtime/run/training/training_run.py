@@ -19,6 +19,7 @@ from pipeline_runtime.run.consumers import Control, Reading, Results, RunBasis
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.training.driver import Trainers, TrainingOutcome, execute
+from pipeline_runtime.run.training.evaluation_file import collect_rows
 from pipeline_runtime.run.training.past import read_past
 from pipeline_runtime.run.training.prepare import PreparedRun, check_program
 from pipeline_runtime.run.training.totals import (
@@ -147,11 +148,12 @@ class TrainingRun:
     def build_results(self, control: Control) -> Results:
         """Return the results of the training."""
         last = find_last_checkpoint(self._run, self._state)
+        problems = collect_rows(self._run.run_location, control.options.output)
         resuming = (f"last checkpoint: {last}", "resume: the same command with --resume")
         return Results(
             counts=total_counts(self._state.ranks.values()),
             sections=build_sections(self._run, self._state, control.phases, last, self._past),
-            warnings=tuple(self._state.warnings),
+            warnings=(*self._state.warnings, *problems),
             hints=resuming if last else (),
         )
 

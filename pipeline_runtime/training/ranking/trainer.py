@@ -152,6 +152,7 @@ class _Run:
             # Without DistributedDataParallel, which would wait for ranks that have no batch.
             logits_B, losses_B = self._losses(self.module, batch)
             meter.add(logits_B, batch[self.features.label], losses_B, batch[ROW_WEIGHT])
+            self.ctx.record_evaluation(batch, torch.sigmoid(logits_B), losses_B)
         return meter.metrics("eval", self.ctx.reduce_sum)
 
     def _flush_window(self) -> dict[str, float]:

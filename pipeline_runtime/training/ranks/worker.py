@@ -25,6 +25,7 @@ from pipeline_runtime.feed.making.work import name_of, user_traceback
 from pipeline_runtime.monitor import Order
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.sources import Location
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.checkpoints.history import CheckpointHistory
@@ -55,6 +56,7 @@ class WorkerPlan:
     identity: RunIdentity
     resume: CheckpointHeader | None
     function: Callable[[TrainContext], object] | None = None  # the entrypoint, if it has no name
+    evaluated_rows: Location | None = None  # folder of the rows that each rank evaluated
     prefetch: bool = True
     sparse: bool = False
 
@@ -156,6 +158,7 @@ def _build_context(
         rank=runtime.rank,
         world_size=len(plan.groups),
         join=partial(join_ranks, len(plan.groups)) if plan.training.script else lambda: None,
+        evaluated_rows=plan.evaluated_rows,
         request_columns=plan.stream.request_columns,
         prefetch=plan.prefetch,
         sparse=plan.sparse,

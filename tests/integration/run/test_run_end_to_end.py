@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from loopback import free_ports
@@ -18,6 +19,9 @@ from playwright.sync_api import Browser
 from prometheus_client.parser import text_string_to_metric_families
 from run_support import LASTMILE, checksum_of, sampled
 from warm_lastmile import RUN_SECONDS
+
+from pipeline_runtime.hashing import hash_columns
+from pipeline_runtime.report.files.evaluation_rows import load_rows
 
 QUICKSTART = Path(__file__).parents[3] / "deploy" / "samples" / "quickstart.yaml"
 ROWS = 20_000
@@ -106,10 +110,12 @@ def scrape(process: subprocess.Popen[bytes], port: int) -> Iterator[str]:
     raise TimeoutError("the run does not end")
 
 
-def reference(root: Path, day: str) -> list[int]:
+def reference(root: Path, day: str, *, is_downsampled: bool = True) -> list[int]:
     """Row ids that the quickstart keeps, by DuckDB."""
     query = REFERENCE.format(root=root / "data", day=day)
     rows = duckdb.connect().execute(query).fetchall()
+    if not is_downsampled:
+        return [row for row, _ in rows]
     drawn = sampled([row for row, _ in rows], seed=17, keep_percent=50)
     return [row for (row, label), kept in zip(rows, drawn, strict=True) if label or kept]
 
@@ -136,7 +142,7 @@ def test_the_rows_are_those_of_duckdb(finished: Finished) -> None:
         assert before["rowsOut"] == after["rowsIn"] >= after["rowsOut"]
         assert before["bytesOut"] == after["bytesIn"]
     assert steps[-1]["rowsOut"] == EPOCHS * len(training)
-    held_out = reference(finished.root, "=")
+    held_out = reference(finished.root, "=", is_downsampled=False)
     assert finished.summary["evaluationSteps"][-1]["rowsOut"] == len(held_out)
     dataset = finished.summary["dataset"]
     assert dataset["filesRead"] == dataset["files"] - 1  # the last day is evaluated on
@@ -147,6 +153,23 @@ def test_the_model_was_evaluated_after_every_epoch(finished: Finished) -> None:
     assert [evaluation["epoch"] for evaluation in evaluations] == [0, 1]
     assert all(0.5 < evaluation["metrics"]["eval_auc"] <= 1 for evaluation in evaluations)
     assert sum(finished.summary["timeShares"].values()) == pytest.approx(1)
+
+
+def test_the_rows_of_the_last_evaluation_are_kept(finished: Finished) -> None:
+    rows = load_rows(finished.output)
+    assert rows is not None
+    held_out = reference(finished.root, "=", is_downsampled=False)
+    hashes = hash_columns([pa.array(held_out, pa.int64())], seed=0)
+    assert rows.column("row").tolist() == sorted(hashes.tolist())
+    assert (rows.num_rows, rows.epoch) == (len(held_out), EPOCHS - 1)
+    assert set(rows.column("weight").tolist()) == {1.0}
+    # Each request has the user's rows of a few minutes.
+    assert 1 < len(held_out) / len(set(rows.column("group").tolist())) < 40
+    evaluation = finished.summary["training"]["evaluations"][-1]["metrics"]
+    assert rows.column("loss").mean() == pytest.approx(evaluation["eval_loss"], rel=1e-4)
+    stored = Path(finished.summary["run"]["artifactsUri"])
+    assert load_rows(stored) == rows
+    assert not (stored / "evaluation").exists()
 
 
 def test_the_history_has_the_loss_and_where_the_time_went(finished: Finished) -> None:

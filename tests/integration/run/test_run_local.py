@@ -10,7 +10,10 @@ import pytest
 from run_support import CLICKS_PIPELINE, Clicks, Project, checksum_of, clicks_spec
 from warm_lastmile import RUN_SECONDS, Lastmile
 
+from pipeline_runtime.report.files.evaluation_rows import load_rows
+
 IN_ORDER: dict[str, Any] = {"preserveOrder": True, "rowsPerBlock": 170}
+TWO_RANKS: dict[str, Any] = {"trainers": {"replicas": 2, "gpusPerReplica": 0}}
 CHECKPOINTS: dict[str, Any] = {"checkpoint": {"everySteps": 4}}
 # Says which heavy modules a command imported, and which of them before it showed the plan.
 PROGRAM = """
@@ -53,6 +56,18 @@ def loop(ctx):
     for _ in ctx.epochs():
         for batch in ctx.batches():
             ctx.report({"loss": 1.0})
+"""
+EVALUATES = """
+import torch
+
+def loop(ctx):
+    for _ in ctx.epochs():
+        for batch in ctx.batches():
+            ctx.report({"loss": 1.0})
+        for batch in ctx.evaluation_batches():
+            halves = torch.full_like(batch["row_weight"], 0.5)
+            ctx.record_evaluation(batch, halves, halves, labels_B=batch["id"] % 2)
+        ctx.report({"eval_loss": 0.5}, {"epoch": ctx.epoch})
 """
 MAP: dict[str, Any] = {"map": {"function": "doubles:double"}}
 
@@ -100,6 +115,43 @@ def test_code_that_changes_the_folder_or_prints_leaves_the_report_alone(
     names = {path.name for path in (run.folder / "here").iterdir()}
     assert {"summary.json", "report.html", "metrics.parquet", "plan.json"} <= names
     assert not (run.folder.parent / "here").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "spec"),
+    [
+        pytest.param("local", {}, id="threads"),
+        pytest.param("local", {"options": {"feed": "Readers"}}, id="processes"),
+        pytest.param("auto", {}, id="a cluster"),
+        pytest.param("auto", TWO_RANKS, id="two ranks of a cluster", marks=pytest.mark.slow),
+        pytest.param(
+            "auto", {"options": {"feed": "RayData"}}, id="Ray Data", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_variants_of_a_sample_evaluate_the_same_rows(
+    address: str,
+    spec: dict[str, Any],
+    clicks: Clicks,
+    project: Callable[..., Project],
+    on_cluster: Lastmile,
+) -> None:
+    evaluated = []
+    for name, others in (("plain", "local"), ("thinned", address)):
+        run, steps = project(name), CLICKS_PIPELINE
+        if name == "plain":
+            steps = [step for step in steps if "downsample" not in step]
+        evaluation = {"holdoutPercent": 30, "maxRows": 150}
+        how = {} if name == "plain" else spec
+        made = clicks_spec(run, pipeline=steps, training={"evaluation": evaluation}, **how)
+        run.write(made, {run.module: EVALUATES})
+        ended = on_cluster.run(*run.args("--address", others))
+        assert ended.code == 0, str(ended)
+        rows = load_rows(run.output)
+        assert rows is not None
+        assert 0 < rows.num_rows <= 150
+        evaluated.append(rows)
+    assert evaluated[0].table == evaluated[1].table
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,11 @@ class FakeContext:
     def evaluation_batches(self) -> Iterator[Batch]:
         yield from self._evaluation
 
+    def record_evaluation(
+        self, batch: Batch, predictions_B: torch.Tensor, losses_B: torch.Tensor
+    ) -> None:
+        assert len(predictions_B) == len(losses_B) == len(batch[ROW_WEIGHT])
+
     def weighted_mean(self, losses_B: torch.Tensor, batch: Batch) -> torch.Tensor:
         weight_B = batch[ROW_WEIGHT]
         return (losses_B * weight_B).sum() / weight_B.sum().clamp_min(1e-6)

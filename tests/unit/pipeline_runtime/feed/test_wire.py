@@ -14,7 +14,7 @@ from pipeline_runtime.feed.chunk import Batches, Chunk, Header
 from pipeline_runtime.feed.making.batching import Batching, make_ready
 from pipeline_runtime.feed.transport.segments import CAN_SHARE, Mapped, Segments
 from pipeline_runtime.feed.transport.wire import Wire, pack_all, share, unpack, unpack_shared
-from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.base import GROUP_HASH_COLUMN, ROW_HASH_COLUMN
 
 
 def chunk_of(index: int, num_rows: int) -> Chunk:
@@ -27,6 +27,7 @@ def chunk_of(index: int, num_rows: int) -> Chunk:
             "x": pa.array(values, pa.int16()),
             "items": pa.array([list(range(value % 4)) for value in values], pa.list_(pa.int64())),
             ROW_HASH_COLUMN: pa.array(values, pa.uint64()),
+            GROUP_HASH_COLUMN: pa.array(values // 3, pa.uint64()),
         }
     )
     return Chunk(header=header, rows=table)
@@ -47,6 +48,8 @@ def test_chunks_come_as_they_were_sent(
         if isinstance(before.rows, Batches):
             assert isinstance(after.rows, Batches)
             np.testing.assert_array_equal(after.rows.hashes, before.rows.hashes)
+            assert after.rows.groups is not None
+            np.testing.assert_array_equal(after.rows.groups, after.rows.hashes // 3)
             for index in range(len(before.rows.batches)):
                 assert_equal(after.rows.arrays(index), before.rows.arrays(index))
         else:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pipeline_runtime import evaluated_rows
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.report.files import evaluation_rows
 from pipeline_runtime.report.files.evaluation_rows import (
     EVALUATION_FILE,
     EvaluationRows,
@@ -47,7 +47,7 @@ def test_a_run_without_recorded_rows_has_none(tmp_path: Path) -> None:
 
 
 def test_smallest_hashes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation_rows, "MAX_ROWS", 3)
+    monkeypatch.setattr(evaluated_rows, "MAX_ROWS", 3)
     rows = make_rows([9, 1, 8, 2, 7])
     assert (rows.column("row").tolist(), rows.num_rows) == ([1, 2, 7], 5)
 
@@ -72,7 +72,7 @@ def test_damaged_file_is_refused(content: bytes) -> None:
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(evaluation_rows, "_VERSION", 2)
+        patched.setattr(evaluated_rows, "_VERSION", 2)
         content = encode_rows(make_rows([1]))
     with pytest.raises(LastmileError, match="version"):
         decode_rows(content, "evaluation.parquet")
