@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -117,6 +117,9 @@ bench: setup ## Measure the README's claims about loading data (ARGS: the benchm
 
 bench-deduplication: setup ## Measure the gain of request-level deduplication
 	$(BIN)/python -m benchmarks.deduplication $(ARGS)
+
+bench-order: setup ## Measure the cost of a fixed order of batches on this machine
+	$(BIN)/python -m benchmarks.order $(ARGS)
 
 bench-gpu: setup ## Train on this machine's GPU with each loader; without a GPU, see that it works (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
