@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards dist format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -58,6 +58,11 @@ lock: setup ## Update the locks after a change of pyproject.toml (ARGS=--upgrade
 
 sbom: setup ## Write the wheel's bill of materials, sbom/lastmile.spdx.json; make lock does it too
 	$(BIN)/python -m tools.sbom
+
+dist: setup ## Build the wheel and the sdist in dist, and check them
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+	$(BIN)/twine check --strict dist/*
 
 ##@ A Kubernetes on this machine
 

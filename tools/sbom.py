@@ -30,6 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEEL_SBOM = ROOT / "sbom" / "lastmile.spdx.json"
+DISTRIBUTION = "lastmile-experiments"  # images run this file alone, without pyproject.toml
 # The parts of the lock that an installation of the wheel may need, with both extras.
 _PARTS = ("operator", "runtime", "torch")
 _PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s\\;]+)", re.MULTILINE)
@@ -198,7 +199,7 @@ def _relate(subject: str, relationship: str, object_: str) -> dict[str, str]:
 def describe_image(name: str, root: Path = Path("/")) -> dict[str, Any]:
     """Build the document of the image that this runs in; SOURCE_DATE_EPOCH may set its time."""
     packages = find_installed(root)
-    version = next((p.version for p in packages if p.name == "lastmile"), "unknown")
+    version = next((p.version for p in packages if p.name == DISTRIBUTION), "unknown")
     image = Package(name=name, version=version, purl=f"pkg:oci/{name}", license="Apache-2.0")
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     created = datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)

@@ -79,6 +79,8 @@ install() {
   fi
   rm "$part"
   "${install[@]}" "$torch" # its GPU libraries, which it pins itself
+  # The project's name until November 2026. If it stayed, its commands would be registered twice.
+  .venv/bin/uv pip uninstall --quiet --python .venv/bin/python lastmile 2>/dev/null
   "${install[@]}" --no-deps --no-build-isolation -e .
 }
 

@@ -92,7 +92,9 @@ def _print_version(value: bool) -> None:
     if value:
         import importlib.metadata
 
-        typer.echo(f"lastmile {importlib.metadata.version('lastmile')}")
+        from pipeline_runtime.config.texts.distribution import DISTRIBUTION
+
+        typer.echo(f"lastmile {importlib.metadata.version(DISTRIBUTION)}")
         raise typer.Exit
 
 

@@ -69,7 +69,9 @@ def exiting() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name not in ("ray", "torch", "pyarrow", "numpy", "matplotlib", "jinja2"):
             raise
-        print(f"error: {error.name} is missing: pip install 'lastmile[runtime]'", file=sys.stderr)
+        from pipeline_runtime.config.texts.distribution import explain_missing
+
+        print(f"error: {explain_missing(error.name)}", file=sys.stderr)
         sys.exit(EXIT_FAILED)
 
 

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
+from pipeline_runtime.config.texts.distribution import DISTRIBUTION
 from pipeline_runtime.report.drawing.lines import LinesPlot, TimeLine, draw_lines
 
 _TEMPLATE = "sheet.html.j2"
@@ -111,7 +112,7 @@ def build_sheet(sheet: Sheet) -> str:
     )
     return environment.get_template(_TEMPLATE).render(
         sheet=sheet,
-        version=importlib.metadata.version("lastmile"),
+        version=importlib.metadata.version(DISTRIBUTION),
         # Their one text of the user's, the label, is escaped there.
         charts=[(chart, Markup(_draw(chart)), COLOURS) for chart in sheet.charts],
     )

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment, seed_group
+from pipeline_runtime.config.texts.distribution import DISTRIBUTION
 from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import StreamPlan
@@ -107,7 +108,7 @@ def versions() -> report.Versions:
         return importlib.metadata.version(name)
 
     return report.Versions(
-        lastmile=of("lastmile"),
+        lastmile=of(DISTRIBUTION),
         python=platform.python_version(),
         ray=of("ray"),
         torch=of("torch"),

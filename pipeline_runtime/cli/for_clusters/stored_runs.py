@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pipeline_runtime.config.texts.distribution import explain_missing
+
 if TYPE_CHECKING:  # imported when a command asks: pyarrow takes half a second
     from pipeline_runtime.history.reading import StoredRun
 
@@ -33,9 +35,9 @@ def list_runs(uri: str) -> list[dict[str, Any]]:
 
 
 def look_back(uri: str, run_id: str) -> tuple[list[Any], list[Any], str | None]:
-    """Pods and events of a run, and why they cannot be read, if so."""
+    """Return the pods and events of a run, and the reason if they cannot be read."""
     try:
         from pipeline_runtime.history.reading import look_back as look
     except ModuleNotFoundError as error:
-        return [], [], f"{error.name} is missing: pip install 'lastmile[runtime]'"
+        return [], [], explain_missing(error.name)
     return look(uri, run_id)

@@ -12,6 +12,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 from tools.lock_part import select
 from tools.sbom import (
+    DISTRIBUTION,
     ROOT,
     WHEEL_SBOM,
     Package,
@@ -48,7 +49,8 @@ def root(tmp_path: Path) -> Path:
     files = {
         "var/lib/dpkg/status": STATUS,
         "etc/os-release": 'ID=debian\nVERSION_CODENAME="bookworm"\n',
-        f"{SITE}/lastmile-0.1.0.dist-info/METADATA": "Name: lastmile\nVersion: 0.1.0\n"
+        f"{SITE}/lastmile_experiments-0.1.0.dist-info/METADATA": f"Name: {DISTRIBUTION}\n"
+        "Version: 0.1.0\n"
         "License-Expression: Apache-2.0\n",
         f"{SITE}/Odd_Name-2.0+cpu.dist-info/METADATA": "Name: Odd_Name\nVersion: 2.0+cpu\n"
         "License: do what you like\n",
@@ -97,7 +99,7 @@ def test_an_image_lists_debians_packages_and_python_distributions(root: Path) ->
     assert image == "pkg:oci/lastmile-small"
     assert rest[:2] == [
         "pkg:deb/debian/base-files@12.4%2Bdeb12u5?arch=amd64&distro=bookworm",
-        "pkg:pypi/lastmile@0.1.0",
+        "pkg:pypi/lastmile-experiments@0.1.0",
     ]
     assert rest[2] == "pkg:deb/debian/libc6@1%3A2.36-9?arch=amd64&distro=bookworm"
     assert rest[3:6] == ["pkg:pypi/odd-name@2.0%2Bcpu", "pkg:pypi/old@3", "pkg:pypi/own@1"]
@@ -106,7 +108,7 @@ def test_an_image_lists_debians_packages_and_python_distributions(root: Path) ->
 
 def test_only_an_expression_of_spdx_is_a_licence(root: Path) -> None:
     found = {package.name: package.license for package in find_installed(root)}
-    assert found["lastmile"] == "Apache-2.0"
+    assert found[DISTRIBUTION] == "Apache-2.0"
     assert found["odd-name"] == found["base-files"] == "NOASSERTION"
 
 
@@ -140,5 +142,6 @@ def test_the_wheel_carries_its_document(tmp_path: Path) -> None:
     [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         [name] = [n for n in archive.namelist() if n.endswith(".spdx.json")]
-        assert re.fullmatch(r"lastmile-[^/]+\.dist-info/sboms/lastmile\.spdx\.json", name)
+        sbom = r"lastmile_experiments-[^/]+\.dist-info/sboms/lastmile\.spdx\.json"
+        assert re.fullmatch(sbom, name)
         assert archive.read(name) == WHEEL_SBOM.read_bytes()
