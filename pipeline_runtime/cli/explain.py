@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 
 from pipeline_runtime.cli.failures import placing
+from pipeline_runtime.cli.judging import judge, refuse
 from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
     FilesOption,
     JsonOption,
     SetOption,
     StorageRootOption,
-    code_paths,
-    find_storage_root,
 )
-from pipeline_runtime.config import load_manifests
 from pipeline_runtime.importing import importing
 
 
@@ -27,23 +25,18 @@ def explain(
     """Show what is read, which predicates are pushed to the files, what is fused, what runs where.
 
     Opens the tables, so wrong columns and types are found too, and what the training would refuse,
-    if the manifest has one. Reads footers only or, to count the rows of an evaluation, the columns
-    of its condition and of the rows' identity.
+    if the manifest has one; `validate` refuses the same manifests. Reads footers only or, to count
+    the rows of an evaluation, the columns of its condition and of the rows' identity.
     """
     with importing():
         from pipeline_runtime import plan as planning
         from pipeline_runtime.feed.making.matching import count_roles
-        from pipeline_runtime.run.code_paths import add_code_paths
-        from pipeline_runtime.run.consumers import find_runner
 
-    manifests = load_manifests(files, overrides=overrides or [])
+    verdict = judge(files, overrides or [], storage_root, opens_tables=True)
+    refuse(verdict)
     plans = []
-    for manifest in manifests:
-        add_code_paths(code_paths(manifest.file))
-        root = find_storage_root(manifest, storage_root)
+    for manifest, plan in verdict.plans:
         with placing(manifest):
-            plan = planning.build_plan(manifest.experiment, root)
-            find_runner(plan.consumer).check(manifest.experiment, plan)
             counts = count_roles(plan, manifest.experiment.spec.training.evaluation)
         plans.append((manifest, plan, counts))
     if as_json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.dataset as pads
 
 from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.sources.parquet.footers import Footer, check_encryption, read_tail
+from pipeline_runtime.sources.parquet.other_formats import explain_conversion
 
 # Footers are small: the latency of the object store, not CPU, limits reading them.
 FOOTER_THREADS = 16
@@ -38,7 +39,7 @@ def read_fragments(
     form, everywhere = pads.ParquetFileFormat(), pads.scalar(True)
 
     def read(path: str, relative: str) -> tuple[Any, Footer]:
-        with _reading_footer(path):
+        with _reading_footer(filesystem, path):
             try:
                 with filesystem.open_input_file(path) as stream:
                     tail = read_tail(stream)
@@ -61,11 +62,14 @@ def read_fragments(
 
 
 @contextmanager
-def _reading_footer(path: str) -> Iterator[None]:
+def _reading_footer(filesystem: Any, path: str) -> Iterator[None]:
     """Raise errors about a file's footer as SourceError."""
     try:
         yield
     except (OSError, pa.ArrowException, ValueError) as error:
+        with suppress(OSError):
+            if conversion := explain_conversion(filesystem, path):
+                raise SourceError(f"{path}: {conversion}") from error
         raise SourceError(
             f"{path}: cannot read the Parquet footer: {error}; replace the file, or "
             "leave it out of the uri"

@@ -174,8 +174,8 @@ def test_explain_shows_where_an_expression_is_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     assert call(monkeypatch, "explain", "-f", "typo.yaml") == 2
-    _, told, *place = capsys.readouterr().err.splitlines()
-    assert_told(told, "typo.yaml:8:14: spec.pipeline[0].filter.where: … 'y' … x")
+    told, *place, _ = capsys.readouterr().err.splitlines()
+    assert_told(told, "error: typo.yaml:8:14: spec.pipeline[0].filter.where: … 'y' … x")
     assert place == ["    y > 1", "    ^"]
 
 
