@@ -1,6 +1,6 @@
 """Checks of a spec's expressions and types that need no table: syntax and names.
 
-`lastmile validate` and `explain` call it; columns and their types are checked when the plan is built.
+`lastmile validate` and `explain` call it; building the plan checks columns and their types.
 """
 
 from __future__ import annotations

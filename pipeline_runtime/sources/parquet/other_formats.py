@@ -32,7 +32,8 @@ def explain_conversion(filesystem: Any, path: str) -> str | None:
         code = (
             "import fastavro, pathlib, pyarrow, pyarrow.parquet; "
             f"pathlib.Path({folder!r}).mkdir(); "
-            f"pyarrow.parquet.write_table(pyarrow.Table.from_pylist({rows}), {folder!r} + '/0.parquet')"
+            f"table = pyarrow.Table.from_pylist({rows}); "
+            f"pyarrow.parquet.write_table(table, {folder!r} + '/0.parquet')"
         )
         return _describe("Avro", code, folder, "after `pip install fastavro`, ")
     if suffix in _DELIMITED:
