@@ -75,6 +75,7 @@ from pipeline_runtime.config.reading.validation import (
 )
 from pipeline_runtime.config.reading.wording import locate_error
 from pipeline_runtime.config.steps import PipelineOptions, Step
+from pipeline_runtime.config.texts.distribution import DISTRIBUTION
 from pipeline_runtime.config.texts.plain_text import clean
 from pipeline_runtime.config.texts.yaml_documents import format_path, read_documents
 from pipeline_runtime.config.training import (
@@ -90,6 +91,7 @@ __all__ = [
     "ACCEPTED_VARIABLE",
     "API_VERSION",
     "DEFAULT_DATA_WORKER_CPUS",
+    "DISTRIBUTION",
     "GROUP",
     "HEADROOM",
     "KIND",

@@ -20,7 +20,7 @@ from dataset_operator.settings import Prices
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.leadership import Alone, Leadership
 from dataset_operator.telemetry.watched import Watched
-from pipeline_runtime.config.texts.distribution import DISTRIBUTION
+from pipeline_runtime.config import DISTRIBUTION
 
 # A pass is a handful of requests, each a few ms on an idle API server and at most 30 s.
 _PASS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
