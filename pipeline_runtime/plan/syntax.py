@@ -1,6 +1,7 @@
 """Checks of a spec's expressions and types that need no table: syntax and names.
 
-`lastmile validate` and `explain` call it; building the plan checks columns and their types.
+`lastmile validate` and `explain` call it; columns and their types are checked when the plan is
+built.
 """
 
 from __future__ import annotations

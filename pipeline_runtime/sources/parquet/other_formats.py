@@ -28,12 +28,11 @@ def explain_conversion(filesystem: Any, path: str) -> str | None:
     head = _read_head(filesystem, path)
     folder = str(Path(path).with_name(Path(name).stem + "-parquet"))
     if head.startswith(_AVRO_MAGIC) or suffix == ".avro":
-        rows = f"list(fastavro.reader(open({path!r}, 'rb')))"
+        rows = f"pyarrow.Table.from_pylist(list(fastavro.reader(open({path!r}, 'rb'))))"
         code = (
             "import fastavro, pathlib, pyarrow, pyarrow.parquet; "
             f"pathlib.Path({folder!r}).mkdir(); "
-            f"table = pyarrow.Table.from_pylist({rows}); "
-            f"pyarrow.parquet.write_table(table, {folder!r} + '/0.parquet')"
+            f"pyarrow.parquet.write_table({rows}, {folder!r} + '/0.parquet')"
         )
         return _describe("Avro", code, folder, "after `pip install fastavro`, ")
     if suffix in _DELIMITED:

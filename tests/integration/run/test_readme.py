@@ -16,7 +16,6 @@ from pipeline_runtime.report import load_summary
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SCRIPT = Path(sys.executable).with_name("lastmile")
-ENTRYPOINT = "from pipeline_runtime.training.ranking import train_loop as train_loop\n"
 
 
 def blocks(language: str) -> list[str]:
@@ -24,10 +23,12 @@ def blocks(language: str) -> list[str]:
 
 
 def commands(block: str) -> list[list[str]]:
-    return [shlex.split(line[2:], comments=True) for line in block.splitlines()]
+    lines = (line for line in block.splitlines() if line.startswith("$ "))
+    return [shlex.split(line[2:], comments=True) for line in lines]
 
 
-MAKE, LASTMILE = map(commands, blocks("console")[:2])  # tests/e2e runs those for a cluster
+ACTIVATION = blocks("console")[1]
+MAKE, _, LASTMILE = map(commands, blocks("console")[:3])  # tests/e2e runs those for a cluster
 
 
 def test_make_has_the_targets() -> None:
@@ -38,15 +39,29 @@ def test_make_has_the_targets() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the working directory of a user: the sample data, a manifest and an entrypoint."""
+    """Make the working directory of a user: the sample data and the manifest."""
     folder = tmp_path_factory.mktemp("readme")
     sample = ("sample-data", "--rows", "50000", "--output", str(folder / "build" / "data"))
     subprocess.run([SCRIPT, *sample], check=True, capture_output=True)
     [manifest] = blocks("yaml")
     (folder / "my-experiment.yaml").write_text(manifest)
-    (folder / "my_team").mkdir()
-    (folder / "my_team" / "ranking.py").write_text(ENTRYPOINT)
     return folder
+
+
+def test_a_fresh_shell_finds_the_commands(tmp_path: Path) -> None:
+    """Run the block word for word, in a shell that has the PATH of a new login alone."""
+    (tmp_path / ".venv").symlink_to(Path(sys.prefix))
+    lines = ACTIVATION.splitlines()
+    script = "\n".join(line[2:] for line in lines if line.startswith("$ "))
+    ended = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-ec", script],
+        cwd=tmp_path,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines() == [line for line in lines if not line.startswith("$ ")]
 
 
 @pytest.mark.slow
