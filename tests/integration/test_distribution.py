@@ -168,6 +168,7 @@ def check_training(installed: Installed) -> None:
     assert "Complete" in installed.run("lastmile", "report", "report")
 
 
+@pytest.mark.slow
 def test_wheel_trains_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
     """Use the packages of this environment, but not its editable install of the repository."""
     installed = install(wheel, tmp_path, sys.executable)
