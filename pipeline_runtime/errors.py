@@ -9,7 +9,8 @@
     ├── FeedError          the training feed lost data that it cannot produce again
     ├── CheckpointError    a checkpoint of another run, of other data or of another version
     ├── LoaderError        a loader is used where it cannot run, or not as it can
-    ├── TrainingError      the entrypoint or script is missing, does not fit, or raised
+    ├── TrainingError      the user's training code is missing, does not fit, or raised
+    ├── ExportError        a model cannot be written in this format
     ├── OutputError        a table cannot be written: no room, or another attempt writes it
     │   └── OutputRefused  a table must not be written: another attempt would end the same way
     ├── FolderTaken        a run's folder holds another run, or another process writes there
@@ -132,7 +133,11 @@ class LoaderError(LastmileError):
 
 
 class TrainingError(LastmileError):
-    """The training entrypoint or script could not be loaded, or raised."""
+    """The training entrypoint, model or script could not be loaded, or raised."""
+
+
+class ExportError(LastmileError):
+    """A model cannot be traced, or not in this format, or a package for it is missing."""
 
 
 class OutputError(LastmileError):

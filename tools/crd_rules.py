@@ -92,6 +92,7 @@ from pipeline_runtime.config.texts.credentials import (
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 
 Schema = dict[str, Any]
+_BUILT_IN_LOOP = f"self.entrypoint == '{BUILT_IN_ENTRYPOINT}'"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,7 +459,7 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
     Training: [
         Rule(
             mirrors="Training.rules",
-            rule=f"!has(self.script) || self.entrypoint == '{BUILT_IN_ENTRYPOINT}'",
+            rule=f"!has(self.script) || {_BUILT_IN_LOOP}",
             message="must not come with script; keep one",
             field="entrypoint",
         ),
@@ -473,6 +474,26 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             rule="!has(self.args) || self.args.size() == 0 || has(self.script)",
             message="must come with script; add it, or use config",
             field="args",
+        ),
+        Rule(
+            mirrors="Training._check_model",
+            rule=f"!has(self.model) || !has(self.script) && {_BUILT_IN_LOOP}",
+            message="must come with neither script nor entrypoint; keep one",
+            field="model",
+        ),
+        Rule(
+            mirrors="Training._check_model",
+            rule="!has(self.model) || has(self.labelColumn)",
+            message="must come with model; name the column to predict",
+            field="labelColumn",
+        ),
+        Rule(
+            mirrors="Training._check_model",
+            rule=f"has(self.script) || !({_BUILT_IN_LOOP}) || has(self.evaluation) || "
+            "!has(self.checkpoint) || !has(self.checkpoint.keepBest) || "
+            "!self.checkpoint.keepBest.metric.startsWith('eval_')",
+            message="must come with evaluation, whose metric it is; add it",
+            field="checkpoint.keepBest",
         ),
     ],
     Resources: _build_resource_rules(),

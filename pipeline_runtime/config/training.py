@@ -67,6 +67,15 @@ class Evaluation(SpecModel):
             yield "by", "must come with holdoutPercent, got none; add it or remove by"
 
 
+class KeepBest(SpecModel):
+    """The metric by which the best checkpoint is kept, beside the newest ones."""
+
+    metric: Annotated[str, StringConstraints(min_length=1, max_length=253)]
+    """Name of a metric that is reported with a checkpoint, such as `eval_auc`."""
+    mode: Literal["Max", "Min"]
+    """The better values: higher ones (Max) or lower ones (Min)."""
+
+
 class CheckpointPolicy(SpecModel):
     """The intervals between checkpoints, and the number of whole ones to keep."""
 
@@ -75,7 +84,8 @@ class CheckpointPolicy(SpecModel):
     every_seconds: PositiveInt = 300
     """Seconds from one checkpoint to the next."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Number of whole checkpoints to keep."""
+    """Number of whole checkpoints to keep, beside the best one."""
+    keep_best: KeepBest | None = None
     trust_pickle: bool | None = None
     """True lets checkpoints hold Python objects of any type. Loading them can run any code, so
     everybody who can write to the artifacts must be trusted."""
@@ -91,6 +101,8 @@ class Training(SpecModel):
 
     entrypoint: ImportPath = BUILT_IN_ENTRYPOINT
     """`package.module:function` of the training loop."""
+    model: ImportPath | None = None
+    """`package.module:function` that builds the torch module which the built-in loop trains."""
     script: Script | None = None
     """An ordinary PyTorch script instead of an entrypoint; a path beside the manifest or in
     `code.workingDir`."""
@@ -121,7 +133,7 @@ class Training(SpecModel):
     evaluation: Evaluation | None = None
     checkpoint: CheckpointPolicy = Field(default_factory=CheckpointPolicy)
     config: dict[str, JsonValue] = Field(default_factory=dict)
-    """The entrypoint's own settings, in its own words; no credentials."""
+    """Settings of the entrypoint or model, in its own words; no credentials."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_options("config", self.config)
@@ -133,6 +145,7 @@ class Training(SpecModel):
                 f"given in Python ({self.entrypoint!r}), which no manifest can hold. Write the "
                 "function to a file beside the manifest, and name it here",
             )
+        yield from self._check_model()
         if self.script is None:
             if self.args:
                 yield "args", "must come with script, got none; add it, or use config"
@@ -146,16 +159,39 @@ class Training(SpecModel):
                 "remove it, and use torch.autocast in the script",
             )
 
+    def _check_model(self) -> Iterator[tuple[str, str]]:
+        best = self.checkpoint.keep_best
+        is_evaluated = self.evaluation is not None or not self.uses_built_in_loop
+        if best and best.metric.startswith("eval_") and not is_evaluated:
+            rule = f"must come with evaluation, got metric {best.metric!r} without it"
+            yield "checkpoint.keepBest", f"{rule}; add training.evaluation"
+        if self.model is None:
+            return
+        if self.script is not None:
+            yield "model", f"must not come with script ({self.script!r}), got both; keep one"
+        elif not self.uses_built_in_loop:
+            rule = f"must not come with entrypoint ({self.entrypoint!r}), got both"
+            yield "model", f"{rule}; keep one: the built-in loop trains a model"
+        if self.label_column is None:
+            yield "labelColumn", "must come with model, got none; name the column to predict"
+
+    @property
+    def uses_built_in_loop(self) -> bool:
+        """True if the built-in loop trains: the built-in model, or the user's (`model`)."""
+        return self.script is None and self.entrypoint == BUILT_IN_ENTRYPOINT
+
     @property
     def is_built_in(self) -> bool:
         """True if the built-in model trains."""
-        return self.script is None and self.entrypoint == BUILT_IN_ENTRYPOINT
+        return self.uses_built_in_loop and self.model is None
 
     @property
     def program(self) -> str:
         """The field and value of the training program, as errors begin with them."""
         if self.script is not None:
             return f"spec.training.script: {self.script}"
+        if self.model is not None:
+            return f"spec.training.model: {self.model}"
         return f"spec.training.entrypoint: {self.entrypoint}"
 
     @property

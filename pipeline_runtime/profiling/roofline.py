@@ -155,7 +155,7 @@ def _describe(
     }
     return Trainer(
         device=_name(device),
-        entrypoint=spec.script or spec.entrypoint,
+        entrypoint=spec.script or spec.model or spec.entrypoint,
         batch_rows=stock.batch_rows,
         batch_bytes_per_sample=_num_bytes(stock.frozen) / (len(stock.frozen) * stock.batch_rows),
         batches=len(stock.frozen),

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
@@ -112,6 +112,7 @@ class TrainContext:
         self.request_columns = frozenset(wiring.request_columns)
         self.device = device
         self.config: Mapping[str, Any] = spec.config
+        self.model = spec.model  # `module:function` of the user's model, for the built-in loop
         self.seed = spec.seed
         self.num_epochs = spec.epochs
         self.label_column = spec.label_column
@@ -135,6 +136,7 @@ class TrainContext:
         self._lockstep = Lockstep(wiring.training.waited)
         self._paused_since: float | None = None  # start of the current pause
         self._told_seconds = 0.0
+        self._step_metrics: tuple[int, dict[str, float]] = (-1, {})  # a step, and its metrics
         wiring.training.agree = self._agree
         self._batch_device = device
         self._collator = self._make_collator()
@@ -439,6 +441,8 @@ class TrainContext:
         try:
             values = {name: float(value) for name, value in metrics.items()}
             self.records.metrics.update(values)
+            step, earlier = self._step_metrics
+            self._step_metrics = (self.step, (earlier if step == self.step else {}) | values)
             self._record(values)
             self._keep_evaluated()
             if checkpoint is not None:
@@ -510,6 +514,7 @@ class TrainContext:
             "step": position.batches,
             "world_size": self.world_size,
             "positions": tuple(positions),
+            "score": self._wiring.store.score(self._step_metrics[1]),
         }
         history = self._wiring.history
         try:
@@ -531,6 +536,19 @@ class TrainContext:
                 history.remove_unused()
         except (StoreError, CheckpointError) as error:
             self._wiring.warn(str(error))
+
+    def warn_without_best(self) -> None:
+        """Warn at the end of a run if no checkpoint has the metric of `checkpoint.keepBest`."""
+        store = self._wiring.store
+        if self.rank != 0 or store.keep_best is None:
+            return
+        with suppress(StoreError, CheckpointError):
+            if store.find_best(store.headers()) is None:
+                self._wiring.warn(
+                    "spec.training.checkpoint.keepBest: no checkpoint was saved with the metric "
+                    f"{store.keep_best.metric!r}, so none is the best; report the metric at the "
+                    "step whose checkpoint is saved"
+                )
 
     def _gather(self, value: Any) -> list[Any]:
         if self.world_size == 1:

@@ -1,4 +1,4 @@
-"""Finds the function that trains: one that a manifest names as `module:function`, or a notebook's.
+"""Finds the function that trains, or builds the model: one that a manifest names, or a notebook's.
 
 The driver refuses a bad name before anything runs; every trainer then loads the function. One that
 was defined in a notebook is passed to the trainers as it is, and known by its source.
@@ -18,6 +18,12 @@ from typing import Any
 from pipeline_runtime.config.training import FUNCTION_MODULE
 from pipeline_runtime.errors import TrainingError
 
+ENTRYPOINT_FIELD = "spec.training.entrypoint"
+MODEL_FIELD = "spec.training.model"
+_ARGUMENTS = {
+    ENTRYPOINT_FIELD: (1, "one argument, the context"),
+    MODEL_FIELD: (2, "two arguments, the config and the schema"),
+}
 _DIGEST_CHARS = 16  # of a SHA-256, as of the run's hash
 
 
@@ -48,7 +54,7 @@ def check_function(function: object) -> FunctionEntrypoint:
         except (OSError, TypeError):
             wrong = f"the function {function.__name__!r}, whose source cannot be found"
         else:
-            _check_signature(function.__name__, function)
+            _check_signature(ENTRYPOINT_FIELD, function.__name__, function)
             digest = hashlib.sha256(source.encode()).hexdigest()[:_DIGEST_CHARS]
             path = f"{FUNCTION_MODULE}:{function.__name__}_{digest}"
             return FunctionEntrypoint(function=function, source=source, path=path)
@@ -76,8 +82,19 @@ def load_entrypoint(path: str) -> Callable[[Any], object]:
 
     Raises TrainingError if the module or function is missing, or does not take one argument.
     """
+    return _load_function(ENTRYPOINT_FIELD, path)
+
+
+def load_model_function(path: str) -> Callable[[Any, Any], object]:
+    """Import the function that builds a model.
+
+    Raises TrainingError if the module or function is missing, or does not take two arguments.
+    """
+    return _load_function(MODEL_FIELD, path)
+
+
+def _load_function(field: str, path: str) -> Callable[..., object]:
     module_name, _, function_name = path.partition(":")
-    field = "spec.training.entrypoint"
     try:
         value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -93,16 +110,16 @@ def load_entrypoint(path: str) -> Callable[[Any], object]:
         value = getattr(value, name)
     if not callable(value):
         raise TrainingError(f"{field}: {path!r} must be a function, got {type(value).__name__}")
-    _check_signature(path, value)
+    _check_signature(field, path, value)
     return value  # type: ignore[no-any-return]
 
 
-def _check_signature(path: str, function: Callable[..., Any]) -> None:
+def _check_signature(field: str, path: str, function: Callable[..., Any]) -> None:
+    num_arguments, words = _ARGUMENTS[field]
     signature = inspect.signature(function)
     try:
-        signature.bind(object())
+        signature.bind(*[object()] * num_arguments)
     except TypeError as error:
         raise TrainingError(
-            f"spec.training.entrypoint: {path!r} must take one argument, the context, got "
-            f"{signature}; see docs/training.md"
+            f"{field}: {path!r} must take {words}, got {signature}; see docs/training.md"
         ) from error

@@ -213,6 +213,7 @@ class Training(SummaryModel):
     """Work and results of the trainer."""
 
     entrypoint: str = Field(default="", description="`module:function` of the training loop.")
+    model: str = Field(default="", description="`module:function` of the user's model, if any.")
     script: str = Field(
         default="", description="The script that trained instead, and its arguments."
     )

@@ -36,9 +36,13 @@ from pipeline_runtime.training.checkpoints.checkpoint import (
     find_resumable,
 )
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
-from pipeline_runtime.training.entrypoint import load_entrypoint
+from pipeline_runtime.training.entrypoint import load_entrypoint, load_model_function
 from pipeline_runtime.training.position import Position, digest_units, redistribute
-from pipeline_runtime.training.ranking.features import choose_features, parse_config
+from pipeline_runtime.training.ranking.features import (
+    choose_features,
+    parse_config,
+    parse_loop_config,
+)
 
 # A warning names this many damaged checkpoints at most.
 _MAX_NAMED = 5
@@ -160,13 +164,16 @@ def _run_location(store: CheckpointStore) -> Location:
 
 
 def check_program(training: Training) -> None:
-    """Raise ManifestError if the entrypoint or the script cannot be run.
+    """Raise ManifestError if the entrypoint, the model or the script cannot be run.
 
-    An entrypoint is imported, and must take one argument. A script is compiled.
+    An entrypoint is imported, and must take one argument; the function of a model two. A script is
+    compiled.
     """
-    field = "spec.training." + ("entrypoint" if training.script is None else "script")
+    field = training.program.partition(": ")[0]
     try:
-        if training.script is None:
+        if training.model is not None:
+            load_model_function(training.model)
+        elif training.script is None:
             load_entrypoint(training.entrypoint)
         else:
             from pipeline_runtime.training.script import check_script  # with torch
@@ -188,6 +195,8 @@ def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
         features = parse_config(training.config)
         schema, label = plan.training.output_schema, training.label_column
         choose_features(features, schema, label=label, weight=training.weight_column)
+    elif training.model is not None:
+        parse_loop_config(training.config)
     if training.evaluation is not None:
         _check_evaluation(training.evaluation, plan)
 
@@ -248,6 +257,7 @@ def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> Checkp
     return CheckpointStore(
         location=root.join(folder, "checkpoints"),
         keep=policy.keep,
+        keep_best=policy.keep_best,
         trust_pickle=bool(policy.trust_pickle),
     )
 

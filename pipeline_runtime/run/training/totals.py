@@ -85,6 +85,7 @@ def _training(
     ]
     return report.Training(
         entrypoint=spec.entrypoint if spec.script is None else "",
+        model=spec.model or "",
         script=shlex.join([spec.script, *spec.args]) if spec.script else "",
         epochs=spec.epochs,
         steps=max((rank.step for rank in ranks), default=0),

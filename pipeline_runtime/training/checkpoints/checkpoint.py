@@ -10,8 +10,9 @@ local disks, each file and folder is synced before the header gets its name. So
   resume skips it, reports it, and takes the next older checkpoint. If all are damaged, the resume
   fails instead of starting anew.
 
-Older checkpoints are removed only after a newer one is whole. Torch is imported by `save` and
-`load`: finding the checkpoint to resume from is a part of planning, which goes without it.
+Older checkpoints are removed only after a newer one is whole; the best one by `checkpoint.keepBest`
+stays. Its header has the score, so that it is found again after a kill. Torch is imported by `save`
+and `load`: finding the checkpoint to resume from is a part of planning, which goes without it.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ import contextlib
 import hashlib
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pyarrow import fs as pafs
 
 from pipeline_runtime.config import diff_configs, hash_config, upgrade_config
+from pipeline_runtime.config.training import KeepBest
 from pipeline_runtime.errors import CheckpointError, StoreError
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, rename_file, write_file
 from pipeline_runtime.sources.stores import asking, find_info, list_folder, open_stream, read_file
-from pipeline_runtime.training.checkpoints.header import CheckpointHeader, parse_header
+from pipeline_runtime.training.checkpoints.header import CheckpointHeader, Score, parse_header
 
 _STATE_FILE = "state.pt"
 _HEADER_FILE = "checkpoint.json"
@@ -50,6 +53,7 @@ class CheckpointStore:
 
     Attributes:
         keep: number of whole checkpoints to keep.
+        keep_best: the metric by which one more is kept, if any.
         damaged: names of folders that were found damaged; they are ignored, and removed with the
             old ones.
         trust_pickle: True if states may hold objects of any type, see `safe_state`.
@@ -57,6 +61,7 @@ class CheckpointStore:
 
     location: Location
     keep: int = 2
+    keep_best: KeepBest | None = None
     damaged: frozenset[str] = frozenset()
     trust_pickle: bool = False
 
@@ -173,18 +178,54 @@ class CheckpointStore:
         return self.location.join(header.name, _STATE_FILE)
 
     def remove_old(self, newest: str) -> None:
-        """Remove all but the newest whole checkpoints. The checkpoint at the URI `newest` stays.
+        """Remove all but the newest whole checkpoints and the best one.
+
+        The checkpoint at the URI `newest` stays.
 
         Raises StoreError if the store refuses, and CheckpointError for a checkpoint of another
         version; old checkpoints may remain then.
         """
-        kept = [header.name for header in self.headers()[: self.keep]]
+        headers = self.headers()
+        kept = [header.name for header in headers[: self.keep]]
         kept.append(newest.rsplit("/", 1)[1])
+        best = self.find_best(headers)
+        if best is not None:
+            kept.append(best.name)
         for name in self._names():
             if name not in kept:
                 place = self.location.join(name)
                 with asking(place.uri, "remove an old checkpoint, which may be removed by hand"):
                     _remove(place)
+
+    def score(self, metrics: Mapping[str, float]) -> Score | None:
+        """Return the score of a checkpoint by the metrics of its step; None without the metric."""
+        if self.keep_best is None:
+            return None
+        value = metrics.get(self.keep_best.metric)
+        if value is None or not math.isfinite(value):
+            return None
+        return Score(metric=self.keep_best.metric, mode=self.keep_best.mode, value=value)
+
+    def find_best(self, headers: Sequence[CheckpointHeader]) -> CheckpointHeader | None:
+        """Return the best checkpoint by `keep_best`, the earliest of equal ones; None if none is.
+
+        Args:
+            headers: as `headers` returns them.
+        """
+        if self.keep_best is None:
+            return None
+        wanted = Score(metric=self.keep_best.metric, mode=self.keep_best.mode, value=0.0)
+        return find_best(headers, wanted)
+
+
+def find_best(headers: Sequence[CheckpointHeader], like: Score) -> CheckpointHeader | None:
+    """Return the checkpoint with the best score of the metric and mode of `like`.
+
+    Args:
+        headers: newest first; the earliest of equal ones is returned.
+    """
+    scored = [(each.score.rank, each) for each in headers if each.score and each.score.is_of(like)]
+    return max(reversed(scored), key=lambda pair: pair[0])[1] if scored else None
 
 
 def _write(place: Location, data: bytes, header: CheckpointHeader) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
@@ -29,6 +29,24 @@ class HistoryPart:
 
     name: str
     rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The value of the metric of `checkpoint.keepBest`, reported with a checkpoint."""
+
+    metric: str
+    mode: Literal["Max", "Min"]
+    value: float  # finite
+
+    def is_of(self, other: Score) -> bool:
+        """Return whether two scores can be compared."""
+        return (self.metric, self.mode) == (other.metric, other.mode)
+
+    @property
+    def rank(self) -> float:
+        """The value, or its negative if lower ones are better."""
+        return self.value if self.mode == "Max" else -self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +68,7 @@ class CheckpointHeader:
     chunk_rows: int  # the positions count chunks of at most this many rows
     # Files with the metrics history up to here, oldest rows first; earlier releases have none.
     history: tuple[HistoryPart, ...] | None = None
+    score: Score | None = None
 
     @property
     def name(self) -> str:
@@ -75,6 +94,8 @@ class CheckpointHeader:
         }
         if self.history is not None:
             value["history"] = [asdict(part) for part in self.history]
+        if self.score is not None:
+            value["score"] = asdict(self.score)
         body = json.dumps(value).encode()
         digest = hashlib.sha256(body).hexdigest()
         return body[:-1] + f', "headerSha256": "{digest}"}}'.encode()
@@ -134,6 +155,12 @@ class _HistoryPart(_Model):
     rows: _Count
 
 
+class _Score(_Model):
+    metric: str
+    mode: Literal["Max", "Min"]
+    value: Annotated[float, Field(allow_inf_nan=False)]
+
+
 class _Version(_Model):
     version: int
 
@@ -152,6 +179,7 @@ class _Header(_Model):
     attempt: Annotated[int, Field(ge=1, lt=2**31)]
     chunk_rows: Annotated[_Count, Field(alias="pieceRows")]
     history: tuple[_HistoryPart, ...] | None = None
+    score: _Score | None = None
 
 
 def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
@@ -180,6 +208,10 @@ def parse_header(uri: str, content: bytes) -> CheckpointHeader | None:
     parts: list[HistoryPart] | None = None
     if header.history is not None:
         parts = [HistoryPart(name=part.name, rows=part.rows) for part in header.history]
-    converted = {"positions": positions, "history": None if parts is None else tuple(parts)}
+    converted = {
+        "positions": positions,
+        "history": None if parts is None else tuple(parts),
+        "score": None if header.score is None else Score(**header.score.model_dump()),
+    }
     fields = {name: getattr(header, name) for name in _Header.model_fields}
     return CheckpointHeader(uri=uri, **fields | converted)

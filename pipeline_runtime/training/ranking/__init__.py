@@ -1,7 +1,7 @@
-"""The built-in ranking model, the default of `spec.training.entrypoint`.
+"""The built-in loop, the default of `spec.training.entrypoint`, and the built-in ranking model.
 
-`features` parses the config and chooses columns, `network` is the model, `quality` its metrics,
-`trainer` trains it.
+`features` parses the config and chooses columns, `network` is the model, `user_module` builds the
+user's instead, `quality` has the metrics, `trainer` is the loop.
 """
 
 from __future__ import annotations

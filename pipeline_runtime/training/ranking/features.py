@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import pyarrow as pa
 from pydantic import Field, ValidationError
@@ -26,6 +26,7 @@ DEFAULT_LABEL = "clicked"
 # padSequence pads with 0 by default, so 0 in a list of fixed size is not an item.
 DEFAULT_PADDING_ID = 0
 HiddenSize = Annotated[int, Field(ge=1, le=65_536)]
+_Config = TypeVar("_Config", bound="LoopConfig")
 
 
 class SequenceConfig(SpecModel):
@@ -36,8 +37,29 @@ class SequenceConfig(SpecModel):
     padding_id: int | None = None  # not an item; by default 0 in lists of fixed size
 
 
-class RankingConfig(SpecModel):
-    """The fields of `spec.training.config` for this entrypoint; docs/training.md lists them."""
+class LoopConfig(SpecModel):
+    """The fields of `spec.training.config` that the built-in loop reads, whatever it trains."""
+
+    optimizer: Literal["adam", "adagrad"] = "adam"
+    learning_rate: Annotated[float, Field(ge=1e-9, le=100)] = 1e-2
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: Count = 0
+    decay_steps: PositiveInt | None = None  # the step at which the rate reaches 0
+    report_every_steps: PositiveInt = 10
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        is_constant = self.schedule == "constant"
+        if is_constant and self.decay_steps is not None:
+            yield "decaySteps", "must come with schedule linear or cosine, got constant; remove it"
+        if not is_constant and (self.decay_steps or 0) <= self.warmup_steps:
+            got = self.decay_steps or "none"
+            rule = f"must be above warmupSteps ({self.warmup_steps}) for schedule {self.schedule}"
+            yield "decaySteps", f"{rule}, got {got}; give the number of steps of the run"
+
+
+class RankingConfig(LoopConfig):
+    """The fields of `spec.training.config` for the built-in model; docs/training.md lists them."""
 
     label: Column | None = None
     dense: tuple[Column, ...] | None = None
@@ -50,13 +72,6 @@ class RankingConfig(SpecModel):
     dropout: Annotated[float, Field(ge=0, le=0.95)] = 0.0
     sequence_length: PositiveInt | None = None  # items from a list's start; None for all
     attention_length: PositiveInt = 32  # items from a list's start
-    optimizer: Literal["adam", "adagrad"] = "adam"
-    learning_rate: Annotated[float, Field(ge=1e-9, le=100)] = 1e-2
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: Count = 0
-    decay_steps: PositiveInt | None = None  # the step at which the rate reaches 0
-    report_every_steps: PositiveInt = 10
 
     def rules(self) -> Iterator[tuple[str, str]]:
         lists = {
@@ -67,13 +82,7 @@ class RankingConfig(SpecModel):
         for field, names in lists.items():
             for name in sorted({name for name in names if names.count(name) > 1}):
                 yield field, f"must not repeat an item, got {name!r} twice; remove one"
-        is_constant = self.schedule == "constant"
-        if is_constant and self.decay_steps is not None:
-            yield "decaySteps", "must come with schedule linear or cosine, got constant; remove it"
-        if not is_constant and (self.decay_steps or 0) <= self.warmup_steps:
-            got = self.decay_steps or "none"
-            rule = f"must be above warmupSteps ({self.warmup_steps}) for schedule {self.schedule}"
-            yield "decaySteps", f"{rule}, got {got}; give the number of steps of the run"
+        yield from super().rules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +107,34 @@ class Features:
 
 def parse_config(document: Mapping[str, Any]) -> RankingConfig:
     """Parse `spec.training.config`. Raises a ManifestError that names every wrong field."""
+    return _parse(RankingConfig, document)
+
+
+def parse_loop_config(document: Mapping[str, Any]) -> LoopConfig:
+    """Parse the loop's fields of `spec.training.config`; all others are the model's own.
+
+    Raises a ManifestError that names every wrong field, and those in another spelling.
+    """
+    known = {_plain(name): name for name in field_names(LoopConfig)}
+    misspelt = [name for name in document if known.get(_plain(name), name) != name]
+    if misspelt:
+        raise _manifest_error(
+            [
+                ((name,), f"must be written {known[_plain(name)]}, which the built-in loop reads")
+                for name in misspelt
+            ]
+        )
+    return _parse(LoopConfig, {n: v for n, v in document.items() if n in known.values()})
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def _parse(model: type[_Config], document: Mapping[str, Any]) -> _Config:
     try:
         text = json.dumps(dict(document))
-        return RankingConfig.model_validate_json(text, by_alias=True, by_name=False)
+        return model.model_validate_json(text, by_alias=True, by_name=False)
     except ValidationError as error:
         details = error.errors(include_url=False)
     unknown = [tuple(e["loc"]) for e in details if e["type"] == "extra_forbidden"]

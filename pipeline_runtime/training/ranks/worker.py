@@ -77,6 +77,7 @@ def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
                 first_epoch=min(epochs, default=None),
                 function=plan.function,
             )
+            context.warn_without_best()
             context.records.is_finished = True
         finally:
             context.close()

@@ -90,6 +90,7 @@ class FakeContext:
         self.rank, self.world_size, self.seed = 0, 1, 3
         self.device = torch.device("cpu")
         self.label_column: str | None = "clicked"
+        self.model: str | None = None
         self.request_columns: frozenset[str] = frozenset()
         self.weight_column = weight_column
         self.checkpoint = resume

@@ -357,6 +357,33 @@ def test_a_script_excludes_what_only_an_entrypoint_has(
     assert problem_paths(training=training) == [f"spec.training.{path}" for path in paths]
 
 
+BEST_AUC = {"keepBest": {"metric": "eval_auc", "mode": "Max"}}
+HOLDOUT = {"holdoutPercent": 10}
+
+
+@pytest.mark.parametrize(
+    ("training", "paths"),
+    [
+        ({"model": "my.own:net", "labelColumn": "clicked"}, []),
+        ({"model": "my.own:net"}, ["labelColumn"]),
+        ({"model": "my.own", "labelColumn": "clicked"}, ["model"]),
+        ({"model": "a:b", "labelColumn": "c", "script": "train.py"}, ["model"]),
+        ({"model": "a:b", "labelColumn": "c", "entrypoint": "my.own:loop"}, ["model"]),
+        ({"checkpoint": BEST_AUC, "evaluation": HOLDOUT}, []),
+        ({"checkpoint": BEST_AUC}, ["checkpoint.keepBest"]),
+        # Loops of the user may evaluate rows of their own.
+        ({"checkpoint": BEST_AUC, "script": "train.py"}, []),
+        ({"checkpoint": BEST_AUC, "entrypoint": "my.own:loop"}, []),
+        ({"checkpoint": {"keepBest": {"metric": "train_loss", "mode": "Min"}}}, []),
+        ({"checkpoint": {"keepBest": {"metric": "train_loss"}}}, ["checkpoint.keepBest.mode"]),
+    ],
+)
+def test_a_model_and_its_best_checkpoint_need_their_fields(
+    training: dict[str, Any], paths: list[str]
+) -> None:
+    assert problem_paths(training=training) == [f"spec.training.{path}" for path in paths]
+
+
 def test_a_script_is_not_the_built_in_model() -> None:
     training = parse_experiment(build_experiment(training={"script": "train.py"})).spec.training
     assert not training.is_built_in
