@@ -1,7 +1,8 @@
 """Lastmile's runtime: last-mile data processing streamed straight into Torch training.
 
 The package runs inside a Ray cluster and on a laptop. `Pipeline` is the Python way to say what a
-manifest says; `lastmile` on the command line runs manifests; `current` is the run of a script.
+manifest says; `lastmile` on the command line runs manifests; `current` is the run of a script;
+`load_model` loads the model of a run.
 Reading order: config (what may be said) → sources → steps → plan → feed → training → run → report.
 """
 
@@ -11,11 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pipeline_runtime.models.loading import load_model
     from pipeline_runtime.pipeline import Pipeline
     from pipeline_runtime.training.current import current
 
-__all__ = ["Pipeline", "current"]
-_MODULES = {"Pipeline": "pipeline", "current": "training.current"}
+__all__ = ["Pipeline", "current", "load_model"]
+_MODULES = {
+    "Pipeline": "pipeline",
+    "current": "training.current",
+    "load_model": "models.loading",
+}
 
 
 def __getattr__(name: str) -> Any:
