@@ -19,6 +19,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
+from torch.fx.experimental import _config as fx_config
 
 from pipeline_runtime.arrays.conversion import is_ragged
 from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, Batch, to_batch
@@ -170,8 +171,11 @@ def _export_torch(module: nn.Module, batch: Batch) -> bytes:
 
 
 def _trace(module: nn.Module, batch: Batch) -> ExportedProgram:
+    # With lists of any length, torch derives the rows from their offsets, and by default guards that
+    # they are two at least.
+    has_lists = any(name.endswith(OFFSETS_SUFFIX) for name in batch)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), fx_config.patch(backed_size_oblivious=has_lists):
             return torch.export.export(module, (batch,), dynamic_shapes=(_name_sizes(batch),))
     except Exception as error:  # torch has no common class for what it cannot trace
         raise ExportError(

@@ -17,7 +17,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.training.in_process import LocalTrainer
 from pipeline_runtime.run.training.prepare import check_program, prepare_run
 
-NAME = "flights"  # of the experiment and of the table, as docs/models.md has it
+NAME, TABLE = "flights", "data/flights"  # of the experiment and its table, as in docs/models.md
 NUM_ROWS = 600
 SECONDS = 300.0
 KEEP_BEST = {"metric": "eval_auc", "mode": "Max"}
@@ -45,8 +45,8 @@ def build_flights(rows: int = NUM_ROWS, seed: int = 0) -> pa.Table:
 
 def write_flights(root: Path) -> None:
     """Write the table below a storage root."""
-    (root / NAME).mkdir(parents=True)
-    pq.write_table(build_flights(), root / NAME / "0.parquet", row_group_size=100)
+    (root / TABLE).mkdir(parents=True)
+    pq.write_table(build_flights(), root / TABLE / "0.parquet", row_group_size=100)
 
 
 def train_flights(
@@ -59,7 +59,7 @@ def train_flights(
     """
     given = {"labelColumn": "delayed", "batchSize": 64, "evaluation": {"holdoutPercent": 20}}
     document = build_experiment(
-        dataset={"parquet": {"uri": f"{NAME}/"}},
+        dataset={"parquet": {"uri": f"{TABLE}/"}},
         pipelineOptions={"preserveOrder": True},
         training={**given, **training},
     )
