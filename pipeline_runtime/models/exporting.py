@@ -171,8 +171,8 @@ def _export_torch(module: nn.Module, batch: Batch) -> bytes:
 
 
 def _trace(module: nn.Module, batch: Batch) -> ExportedProgram:
-    # With lists of any length, torch derives the rows from their offsets, and by default guards that
-    # they are two at least.
+    # With lists of any length, torch derives the number of rows from their offsets, and by default
+    # guards that there are two at least.
     has_lists = any(name.endswith(OFFSETS_SUFFIX) for name in batch)
     try:
         with torch.no_grad(), fx_config.patch(backed_size_oblivious=has_lists):
