@@ -175,7 +175,7 @@ def _trace(module: nn.Module, batch: Batch) -> ExportedProgram:
     # guards that there are two at least.
     has_lists = any(name.endswith(OFFSETS_SUFFIX) for name in batch)
     try:
-        with torch.no_grad(), fx_config.patch(backed_size_oblivious=has_lists):
+        with torch.no_grad(), fx_config.patch(backed_size_oblivious=has_lists):  # type: ignore[attr-defined]
             return torch.export.export(module, (batch,), dynamic_shapes=(_name_sizes(batch),))
     except Exception as error:  # torch has no common class for what it cannot trace
         raise ExportError(
