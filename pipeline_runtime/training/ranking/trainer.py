@@ -205,10 +205,11 @@ class _Run:
 
     def restore(self, checkpoint: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
+        name = "model" if self.ranking is None else "ranking model"
         for key, mine in self._fixed().items():
             if checkpoint.get(key) != mine:
                 got = f"got {checkpoint.get(key)!r}, this run has {mine!r}"
-                raise CheckpointError(f"model's {key}: must be this run's, {got}; start anew")
+                raise CheckpointError(f"{name}'s {key}: must be this run's, {got}; start anew")
         self.step = checkpoint["step"]
         self.module.load_state_dict(checkpoint["model"])
         self.optimizer.load_state_dict(checkpoint["optimizer"])

@@ -122,9 +122,14 @@ class FakeContext:
         yield from self._evaluation
 
     def record_evaluation(
-        self, batch: Batch, predictions_B: torch.Tensor, losses_B: torch.Tensor
+        self,
+        batch: Batch,
+        predictions_B: torch.Tensor,
+        losses_B: torch.Tensor,
+        *,
+        labels_B: torch.Tensor,
     ) -> None:
-        assert len(predictions_B) == len(losses_B) == len(batch[ROW_WEIGHT])
+        assert len(predictions_B) == len(losses_B) == len(labels_B) == len(batch[ROW_WEIGHT])
 
     def weighted_mean(self, losses_B: torch.Tensor, batch: Batch) -> torch.Tensor:
         weight_B = batch[ROW_WEIGHT]

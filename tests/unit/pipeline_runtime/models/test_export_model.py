@@ -32,7 +32,9 @@ def assert_close(found: Any, expected: torch.Tensor) -> None:
     np.testing.assert_allclose(np.asarray(found), expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["users_run", "built_in_run"])
+@pytest.mark.parametrize(
+    "kind", ["users_run", pytest.param("built_in_run", marks=pytest.mark.slow)]
+)
 def test_torch_export_gives_the_same_logits(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -48,6 +50,7 @@ def test_torch_export_gives_the_same_logits(
         assert_close(program({name: batch[name] for name in exported.inputs}).detach(), expected)
 
 
+@pytest.mark.slow
 def test_onnx_gives_the_same_logits(built_in_run: Path, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     reference = pytest.importorskip("onnx.reference")
