@@ -34,7 +34,7 @@ CHUNK_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What earlier attempts recorded, up to the checkpoint that the run resumes from.
+    """Values that earlier attempts recorded, up to the checkpoint that the run resumes from.
 
     Attributes:
         rows: the history, with ROW_SCHEMA.

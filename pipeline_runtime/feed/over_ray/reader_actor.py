@@ -45,7 +45,7 @@ def _drop(lines: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporter:
-    """What a data worker calls; picklable.
+    """Functions that a data worker calls; picklable.
 
     Attributes:
         on_failure: called with the error that ends the run, before Ray wraps it.

@@ -1,4 +1,4 @@
-"""What user code prints and logs: on the terminal and in the run's log, wherever the code runs."""
+"""Output and log records of user code: on the terminal and in the run's log, wherever it runs."""
 
 import os
 import pty

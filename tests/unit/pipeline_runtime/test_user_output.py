@@ -1,4 +1,4 @@
-"""What the user's code prints and logs, caught line by line."""
+"""Output and log records of the user's code, caught line by line."""
 
 import contextlib
 import io
