@@ -127,10 +127,15 @@ def decode_rows(content: bytes, place: str) -> EvaluationRows:
         LastmileError: the content is no such file, or is of another version.
     """
     try:
-        table = pq.ParquetFile(pa.BufferReader(content)).read()
-        header = _parse_header(table.schema.metadata or {})
+        file = pq.ParquetFile(pa.BufferReader(content))
+        if file.metadata.num_rows > MAX_ROWS:  # a small file may hold any number of equal rows
+            raise ValueError(f"it holds {file.metadata.num_rows:,} rows of at most {MAX_ROWS:,}")
+        table = file.read(columns=SCHEMA.names)
+        header = _parse_header(file.schema_arrow.metadata or {})
         table = table.select(SCHEMA.names).cast(SCHEMA)
-    except (pa.ArrowException, KeyError, ValueError) as error:
+        if any(column.null_count for column in table.columns):
+            raise ValueError("it holds nulls")
+    except (pa.ArrowException, KeyError, OSError, ValueError) as error:
         raise LastmileError(
             f"{place}: must be the rows of an evaluation, as a run writes them: {error}; run again "
             "to write it again"

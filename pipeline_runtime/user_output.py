@@ -12,6 +12,7 @@ import os
 import sys
 import sysconfig
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,11 @@ class LineTee:
         self._take: Callable[[str], None] | None = take
         self._rest = ""
         self._lock = threading.RLock()
+        _live.add(self)
+
+    def forget(self) -> None:
+        """Only pass on from now on, in a forked process: a thread of the parent may hold locks."""
+        self._rest, self._take, self._lock = "", None, threading.RLock()
 
     def write(self, text: str) -> int:
         """Write to the stream below; hand over the lines that are whole now."""
@@ -70,12 +76,24 @@ class LineTee:
         return getattr(self._below, name)
 
 
+_live: weakref.WeakSet[LineTee] = weakref.WeakSet()
+
+
+def _forget_in_child() -> None:
+    for tee in list(_live):
+        tee.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 @contextmanager
 def catching_output(take: Callable[[str], None]) -> Iterator[None]:
     """Hand each line that this process prints or logs to a function, for the time of a block.
 
     Args:
-        take: called with a line without its end, by any thread; it must not print.
+        take: called with a line without its end, by any thread; it must not print. A destructor may
+            print while it runs, and so call it again.
     """
     before = sys.stdout, sys.stderr
     tees = [LineTee(stream, take) for stream in before]

@@ -72,7 +72,7 @@ class ScoredRows:
         label_N = self.label_N[self.weight_N > 0]
         if len(label_N) and label_N.min() >= 0 and label_N.max() <= 1 and np.ptp(label_N) > 0:
             names.append(AUC)
-        if self.num_rows and np.isfinite(self.loss_MN).all():
+        if self.weight_N.sum() > 0 and np.isfinite(self.loss_MN).all():
             names.append(LOSS)
         return tuple(names)
 

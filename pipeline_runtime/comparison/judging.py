@@ -202,6 +202,10 @@ def _find_fault(scores: SharedScores) -> str | None:
         return f"{count} of the shared evaluation rows have another label in another run"
     if rows.num_groups < 2:
         return "all evaluation rows belong to one group (dataset.requestKey)"
+    if not (np.isfinite(rows.weight_N).all() and (rows.weight_N >= 0).all()):
+        return "the evaluation rows have weights that are negative, infinite or no numbers"
+    if not np.isfinite(rows.prediction_MN).all():
+        return "a run predicts infinite values, or values that are no numbers"
     if not rows.metrics:
         return "the evaluation rows have neither labels of two classes nor losses"
     return None

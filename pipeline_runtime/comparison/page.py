@@ -15,6 +15,7 @@ from pipeline_runtime.comparison import figures
 from pipeline_runtime.comparison.gathering import Gathered
 from pipeline_runtime.comparison.model import Comparison
 from pipeline_runtime.comparison.view import build_tables
+from pipeline_runtime.config import DISTRIBUTION
 from pipeline_runtime.files import write_atomically
 
 _TEMPLATE = "compare.html.j2"
@@ -45,7 +46,7 @@ def write_page(path: Path, comparison: Comparison, gathered: Gathered) -> None:
         intervals=figures.draw_intervals(comparison),
         curves=figures.draw_curves(gathered.variants),
         colours=[figures.choose_colour(index) for index in range(len(comparison.variants))],
-        version=importlib.metadata.version("lastmile"),
+        version=importlib.metadata.version(DISTRIBUTION),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)

@@ -28,7 +28,7 @@ class RunLog:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a destructor may print while a line is written
         self._notes: set[str] = set()
         self._is_full = False
 

@@ -218,16 +218,23 @@ def _measure(run: ListedRun, rule: CleaningRule) -> Deletion | None:
 
 
 def _find_staging(run: ListedRun) -> Iterator[Location]:
-    """Yield the folders in which the run staged a table: beside it, or below it on a store."""
+    """Yield the folders in which the run staged a table: beside it, or below it on a store.
+
+    Only a summary on this machine is believed: whoever may write to a store chooses those there.
+    """
     written = run.summary.output if run.summary else None
-    if written is None:
+    if written is None or not _is_local(run.folders[0]):
         return
     table = open_location(written.uri.rstrip("/"))
     yield table.join(STAGING_FOLDER, run.name)
     parent, _, name = table.path.rpartition("/")
-    if isinstance(table.filesystem, pafs.LocalFileSystem) and name:
-        path = f"{parent}/{STAGING_FOLDER}/{name}/{run.name}"
+    path = f"{parent}/{STAGING_FOLDER}/{name}/{run.name}"
+    if _is_local(table) and name and os.path.realpath(path) == path:
         yield Location(uri=path, filesystem=table.filesystem, path=path)
+
+
+def _is_local(place: Location) -> bool:
+    return isinstance(place.filesystem, pafs.LocalFileSystem)
 
 
 def _exists(folder: Location) -> bool:
@@ -236,8 +243,13 @@ def _exists(folder: Location) -> bool:
 
 
 def _list_files(folder: Location) -> Iterator[pafs.FileInfo]:
+    if _is_local(folder):  # Arrow would follow links, also in circles
+        for path, _, names in os.walk(folder.path):
+            whole = [f"{path}/{name}" for name in names]
+            yield from folder.filesystem.get_file_info([n for n in whole if not os.path.islink(n)])
+        return
     with asking(folder.uri, _PURPOSE):
         infos = folder.filesystem.get_file_info(
             pafs.FileSelector(folder.path, recursive=True, allow_not_found=True)
         )
-    return (info for info in infos if info.type == pafs.FileType.File)
+    yield from (info for info in infos if info.type == pafs.FileType.File)

@@ -38,13 +38,17 @@ def locate_parts(run: Location) -> Location:
 def collect_rows(run: Location, output: Path) -> tuple[str, ...]:
     """Write the rows of the last evaluation into both folders of a run; return warnings.
 
+    It is called when an attempt begins, for the parts that a killed one left, and when it ends. So
+    the parts of two attempts, which may have evaluated the same rows at the same step, never meet.
+
     Args:
         run: folder of the run on the artifacts store.
         output: folder of the run on this machine.
     """
     try:
-        # The file of an earlier attempt takes part: it is the last one if this one evaluated none.
-        merged = merge_rows([*_read_parts(run), *_read(run.join(EVALUATION_FILE))])
+        # The file of an earlier attempt stays the last one if this attempt evaluated no row.
+        parts = list(_read_parts(run)) or list(_read(run.join(EVALUATION_FILE)))
+        merged = merge_rows(parts)
         if merged is None:
             return ()
         content = encode_rows(merged)

@@ -33,7 +33,7 @@ def read_past(run: PreparedRun, output: Path) -> tuple[Past, tuple[str, ...]]:
         rows = read_history(output).cast(ROW_SCHEMA)
         rows = rows.filter(pc.less_equal(rows["step"], header.step))
     else:
-        tables, missing = read_checkpoint_history(run.store, header)
+        tables, missing = read_checkpoint_history(run.store, header, ROW_SCHEMA)
         rows = pa.concat_tables([ROW_SCHEMA.empty_table(), *tables])
     at_resume = rows.filter(pc.greater_equal(rows["step"], header.step)).to_pydict()
     past = Past(

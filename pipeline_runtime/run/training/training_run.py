@@ -96,6 +96,8 @@ class TrainingRun:
     def execute(self, control: Control) -> TrainingOutcome:
         """Train to the end, and record the history."""
         self._past, missing = read_past(self._run, control.options.output)
+        if self._run.resume is not None:
+            missing += collect_rows(self._run.run_location, control.options.output)
         start = self._find_trainers(control.options)
         control.phases.begin(phases.FIRST_BATCH)
         path = control.options.output / HISTORY_FILE

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs as pafs
 
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.durable import make_folder, sync_names, write_file
@@ -54,7 +55,7 @@ class CheckpointHistory:
         if rows.num_rows == 0:
             return self._parts
         while parts and parts[-1].rows <= rows.num_rows:
-            older = _read_part(self._folder, parts.pop())
+            older = _read_part(self._folder, parts.pop(), rows.schema)
             rows = rows if older is None else pa.concat_tables([older, rows])
         part = HistoryPart(name=f"step-{step:010d}-{uuid.uuid4().hex}.parquet", rows=rows.num_rows)
         sink = io.BytesIO()
@@ -80,28 +81,31 @@ class CheckpointHistory:
             if isinstance(header, CheckpointHeader):
                 used.update(part.name for part in header.history or ())
         for info in list_folder(self._folder, "look for files of the metrics history"):
-            if info.base_name not in used:
+            if info.base_name not in used and info.type == pafs.FileType.File:
                 with asking(self._folder.uri, "remove an old file of the metrics history"):
                     self._folder.filesystem.delete_file(info.path)
         self._has_merged = False
 
 
 def read_checkpoint_history(
-    store: CheckpointStore, header: CheckpointHeader
+    store: CheckpointStore, header: CheckpointHeader, schema: pa.Schema
 ) -> tuple[list[pa.Table], tuple[str, ...]]:
     """Read the history of a checkpoint, oldest rows first.
+
+    Args:
+        schema: of every file; one with another schema is damaged.
 
     Returns the tables, and the URIs of files that are missing or damaged.
 
     Raises StoreError if the store does not answer.
     """
     folder = store.location.join(FOLDER)
-    found = [(part, _read_part(folder, part)) for part in header.history or ()]
+    found = [(part, _read_part(folder, part, schema)) for part in header.history or ()]
     tables = [table for _, table in found if table is not None]
     return tables, tuple(folder.join(part.name).uri for part, table in found if table is None)
 
 
-def _read_part(folder: Location, part: HistoryPart) -> pa.Table | None:
+def _read_part(folder: Location, part: HistoryPart, schema: pa.Schema) -> pa.Table | None:
     """Return the rows of a file; None if it is missing or damaged, for which no run must end."""
     content = read_file(folder.join(part.name), "read the metrics history", _MAX_PART_BYTES)
     if content is None:
@@ -110,4 +114,5 @@ def _read_part(folder: Location, part: HistoryPart) -> pa.Table | None:
         table = pq.read_table(io.BytesIO(content))
     except (pa.ArrowException, OSError):
         return None
-    return table if table.num_rows == part.rows else None
+    is_whole = table.num_rows == part.rows and table.schema.equals(schema)
+    return table if is_whole else None

@@ -3,13 +3,18 @@
 import contextlib
 import io
 import logging
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import FunctionType
 
 import pytest
 
 from pipeline_runtime import user_output
+from pipeline_runtime.run.run_log import RunLog
 from pipeline_runtime.user_output import MAX_LINE_CHARS, LineTee, catching_output, showing_logs
 
 
@@ -61,6 +66,45 @@ def test_prints_pass_on_and_streams_come_back(capsys: pytest.CaptureFixture[str]
     assert (sys.stdout, sys.stderr) == before
     assert taken == ["to standard output", "to standard error"]
     assert capsys.readouterr() == ("to standard output\n", "to standard error\n")
+
+
+def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def take(line: str) -> None:
+        is_writing.set()
+        may_end.wait()
+
+    tee = LineTee(io.StringIO(), take)
+    thread = threading.Thread(target=tee.write, args=["parent\n"])
+    thread.start()
+    is_writing.wait()
+    child = os.fork()
+    if child == 0:
+        tee.write("child\n")
+        os._exit(0)
+    try:
+        deadline = time.monotonic() + 20
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(child, signal.SIGKILL)
+        may_end.set()
+        thread.join()
+
+
+def test_a_destructor_may_print_while_a_line_is_written() -> None:
+    class Printing(io.StringIO):
+        def write(self, text: str) -> int:
+            if text == "outer\n":
+                log.write("inner")
+            return super().write(text)
+
+    log = RunLog(file := Printing())
+    log.write("outer")
+    assert file.getvalue() == "inner\nouter\n"
 
 
 def log_from_a_library(name: str) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 
 from pipeline_runtime import evaluated_rows
@@ -68,6 +72,36 @@ def test_merge_does_not_depend_on_order_of_trainers() -> None:
 def test_damaged_file_is_refused(content: bytes) -> None:
     with pytest.raises(LastmileError, match=r"runs/a/evaluation\.parquet"):
         decode_rows(content, "runs/a/evaluation.parquet")
+
+
+def change_table(change: Callable[[pa.Table], pa.Table]) -> bytes:
+    rows = make_rows([1, 2])
+    return encode_rows(replace(rows, table=change(rows.table)))
+
+
+def with_a_null(table: pa.Table) -> pa.Table:
+    return table.set_column(0, "row", pa.array([None, 2], pa.uint64()))
+
+
+def test_nulls_are_refused() -> None:
+    with pytest.raises(LastmileError, match="null"):
+        decode_rows(change_table(with_a_null), "evaluation.parquet")
+
+
+def test_more_rows_than_a_run_writes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encode_rows(make_rows([1, 2, 3]))
+    monkeypatch.setattr(evaluated_rows, "MAX_ROWS", 2)
+    with pytest.raises(LastmileError, match="at most 2"):
+        decode_rows(content, "evaluation.parquet")
+
+
+def test_a_damaged_byte_never_raises_another_error() -> None:
+    content = bytearray(encode_rows(make_rows(list(range(100)))))
+    for index in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[index] ^= 0x55
+        with contextlib.suppress(LastmileError):
+            decode_rows(bytes(damaged), "evaluation.parquet")
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

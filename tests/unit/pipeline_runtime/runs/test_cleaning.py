@@ -146,6 +146,20 @@ def test_checkpoints_alone_can_be_deleted(tmp_path: Path) -> None:
     assert kept == [FOUR[3].folder]
 
 
+def test_links_in_a_run_are_not_followed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept.txt").write_text("x" * 10**6)
+    write_runs(root, FOUR)
+    for run in FOUR:
+        (root / "clicks" / run.folder / "loop").symlink_to(".")
+        (root / "clicks" / run.folder / "outside").symlink_to(outside)
+    plan = plan_cleaning(list_runs(str(root)), ALL, NOW)
+    assert plan.num_bytes < 10**5
+    assert delete(plan).deletions
+    assert (outside / "kept.txt").exists()
+
+
 def test_dry_run_deletes_nothing_and_lists_bytes(tmp_path: Path) -> None:
     write_runs(tmp_path, FOUR)
     sizes = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]

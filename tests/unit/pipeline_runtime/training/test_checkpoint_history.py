@@ -1,10 +1,12 @@
 """The metrics history of checkpoints: whole for each, in few files, and without repeated values."""
 
+import io
 import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from saved_checkpoints import make_header, make_store
 
@@ -39,7 +41,7 @@ def save(store: CheckpointStore, history: CheckpointHistory, step: int) -> None:
 
 
 def read_steps(store: CheckpointStore, index: int = 0) -> list[int]:
-    tables, missing = read_checkpoint_history(store, store.headers()[index])
+    tables, missing = read_checkpoint_history(store, store.headers()[index], ROW_SCHEMA)
     assert missing == ()
     steps: list[int] = pa.concat_tables(tables)["step"].to_pylist()
     return steps
@@ -92,7 +94,17 @@ def test_rows_of_a_refused_write_come_with_the_next(tmp_path: Path) -> None:
     assert read_steps(store) == [1, 2]
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no Parquet"], ids=["missing", "empty", "damaged"])
+def write_other_table() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"mine": [1, 2, 3]}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"no Parquet", write_other_table()],
+    ids=["missing", "empty", "damaged", "of another table"],
+)
 def test_a_lost_part_is_reported(content: bytes | None, tmp_path: Path) -> None:
     store = make_store(tmp_path)
     tables = iter([build_rows(1, 1, 1), build_rows(2)])
@@ -104,7 +116,7 @@ def test_a_lost_part_is_reported(content: bytes | None, tmp_path: Path) -> None:
     lost = tmp_path / "history" / header.history[0].name
     lost.unlink() if content is None else lost.write_bytes(content)
 
-    found, missing = read_checkpoint_history(store, header)
+    found, missing = read_checkpoint_history(store, header, ROW_SCHEMA)
 
     assert pa.concat_tables(found)["step"].to_pylist() == [2]
     assert [uri.rsplit("/", 1)[1] for uri in missing] == [header.history[0].name]

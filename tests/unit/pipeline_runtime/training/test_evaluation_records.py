@@ -137,6 +137,15 @@ def test_an_attempt_without_evaluation_keeps_earlier_rows(run: Location, tmp_pat
     assert load_rows(tmp_path / "second") == load_rows(tmp_path / "first")
 
 
+def test_an_evaluation_that_is_repeated_counts_once(run: Location, tmp_path: Path) -> None:
+    for _ in range(2):  # attempts that evaluate at one step
+        write_rank(run, 0, [5, 1])
+        collect_rows(run, tmp_path)
+    rows = load_rows(tmp_path)
+    assert rows is not None
+    assert (rows.column("row").tolist(), rows.num_rows) == ([1, 5], 2)
+
+
 def test_a_run_without_evaluation_has_no_file(run: Location, tmp_path: Path) -> None:
     assert collect_rows(run, tmp_path) == ()
     assert list(tmp_path.iterdir()) == []
