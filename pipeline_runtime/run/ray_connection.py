@@ -27,6 +27,8 @@ _OBJECT_STORE_SHARE = 0.3
 _MIN_OBJECT_STORE_BYTES = 256 << 20
 
 _TOKEN_BYTES = 32
+# Variables of this process that the workers of a cluster get as well.
+_KEPT_VARIABLES = ("PYTHONPATH", "RAY_IGNORE_UNHANDLED_ERRORS")
 
 # A running head node accepts a connection in milliseconds, even from another zone.
 CONNECT_SECONDS = 10.0
@@ -44,6 +46,8 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray Train would otherwise print every snapshot of its own state.
         "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+        # A failed call is reported once, by Lastmile; Ray would print each reference to it.
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",
         "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         # It would have no effect: a run ends with the first trainer that it loses.
         "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
@@ -68,7 +72,8 @@ def connected(address: str, world_size: int, *, verbose: bool) -> Iterator[None]
     else:
         # Only here: an embedded Ray inherits this process's variables, and without a runtime
         # environment of its own it can start worker processes ahead of demand.
-        variables = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **memory}
+        kept = {name: os.environ.get(name, "") for name in _KEPT_VARIABLES}
+        variables = {**kept, **memory}
         _join(address, {**common, "runtime_env": {"env_vars": variables}})
     for name in ("ray", "ray.data", "ray.train"):
         logging.getLogger(name).setLevel(level)

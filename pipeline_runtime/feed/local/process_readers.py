@@ -211,7 +211,9 @@ class ProcessPool:
             MAPPED.forget(name)
         self._readers = {}
         self._streams.close()
-        os.close(self._output)
+        if self._output >= 0:  # a second call must not close a file of somebody else
+            os.close(self._output)
+            self._output = -1
         self._printer.join(_PRINT_SECONDS)  # a program that user code started may keep it open
 
 

@@ -287,6 +287,14 @@ _JOINS = ("antiJoin", "join")
 def _repair_training(given: Document) -> None:
     for name in ("entrypoint", "precision") if "script" in given else ("args",):
         given.pop(name, None)
+    if "script" in given:
+        given.pop("model", None)
+    elif "model" in given:
+        given.pop("entrypoint", None)
+        given.setdefault("labelColumn", "user_id")
+    best = given.get("checkpoint", {}).get("keepBest")
+    if best and "evaluation" not in given:
+        best["metric"] = "loss"
 
 
 def _repair_spec(given: Document) -> None:
