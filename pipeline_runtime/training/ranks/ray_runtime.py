@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable
@@ -35,6 +36,11 @@ def train_on_ray(config: dict[str, Any]) -> None:
     """Run one rank; Ray Train calls it with the plan and the monitor."""
     plan: WorkerPlan = config["plan"]
     runtime = RayRuntime(config["monitor"], prefixes_output=len(plan.groups) > 1)
+    # Ray Train sends the root logger's records to files of its own. What the user logs is shown as
+    # on one machine, by the user's own handlers if there are any.
+    root = logging.getLogger()
+    root.handlers.clear()
+    root.setLevel(logging.WARNING)
     try:
         with catching_output(runtime.printed):
             train_worker(plan, runtime)
