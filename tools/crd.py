@@ -2,10 +2,10 @@
 
 The file is a link into the chart, whose other generated files follow: `tools.chart`.
 
-Types, bounds, enums and scalar defaults are the models' own, descriptions are their docstrings;
-what a schema needs beyond them (CEL rules, list markers, a validator as a pattern) stands in
-`tools.crd_rules`. tests/unit/crds says that the committed file is what this gives, and
-tests/integration/cluster that a real API server judges as the models do.
+Types, bounds, enums and scalar defaults come from the models, descriptions from their docstrings.
+`tools.crd_rules` has what a schema needs beyond them: CEL rules, list markers, patterns of
+validators. tests/unit/crds compares the committed file with what this module builds, and
+tests/integration/cluster compares the judgements of a real API server with those of the models.
 """
 
 import ast
@@ -49,7 +49,7 @@ HEADER = """\
 """
 LINE_CHARS = 100
 
-# Of a schema, in the order in which they are written.
+# Keywords of a schema, in the order in which they are written.
 KEYWORDS = (
     *("description", "type", "x-kubernetes-int-or-string", "format", "enum", "default"),
     *("minimum", "maximum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern"),
@@ -123,10 +123,10 @@ def build_schema(annotation: Any, constraints: Iterable[Any] = ()) -> Schema:
 
     Args:
         annotation: such as `X | None`, `tuple[X, ...]`, `dict[str, X]`, `Annotated[X, …]`.
-        constraints: what stood in `Annotated` around it.
+        constraints: the metadata of the `Annotated` around it.
 
     Raises:
-        TypeError: for a type that no schema was thought out for.
+        TypeError: this function knows no schema for the type.
     """
     origin, args = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -175,7 +175,7 @@ def _build_plain(annotation: Any, origin: Any, args: Sequence[Any]) -> Schema:
     if origin is Literal:
         return {"type": "string", "enum": list(args)}
     if origin is tuple:
-        return {"type": "array", "items": build_schema(args[0])}
+        return {"type": "array", "items": _drop_defaults(build_schema(args[0]))}
     if origin is dict and _is_free(args[1]):
         return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     if origin is dict:
@@ -185,6 +185,18 @@ def _build_plain(annotation: Any, origin: Any, args: Sequence[Any]) -> Schema:
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return _build_object(annotation)
     raise TypeError(f"must be a type that a structural schema can say, got {annotation!r}")
+
+
+def _drop_defaults(schema: Schema) -> Schema:
+    """Return the schema of a list's items without defaults.
+
+    The API server would write them into the stored list. Argo CD compares such a list as one value,
+    so that a manifest which leaves a field with a default out would never be in sync.
+    """
+    kept = {word: value for word, value in schema.items() if word != "default"}
+    if properties := kept.get("properties"):
+        kept["properties"] = {name: _drop_defaults(below) for name, below in properties.items()}
+    return kept
 
 
 def _build_mapping(keys: Any, values: Any) -> Schema:
@@ -211,7 +223,7 @@ def _is_free(annotation: Any) -> bool:
 
 
 def _constrain(schema: Schema, constraints: Iterable[Any]) -> Schema:
-    """Add bounds, patterns and what stands for the validators."""
+    """Add bounds, patterns and the schemas of validators."""
     for constraint in constraints:
         match constraint:
             case FieldInfo():
@@ -285,7 +297,7 @@ def _build_field(model: type[SpecModel], name: str) -> Schema:
     field = model.model_fields[name]
     schema = dict(_by_field(FIELD_SCHEMAS, model, name) or {})
     schema = schema or build_schema(field.annotation, field.metadata)
-    # Of the status: read as times by whatever reads conditions.
+    # Readers of conditions parse these fields as times.
     if issubclass(model, StatusModel) and (name == "time" or name.endswith("_time")):
         schema["format"] = "date-time"
     if extra := _by_field(TEXT_SCHEMAS, model, name):
@@ -294,8 +306,8 @@ def _build_field(model: type[SpecModel], name: str) -> Schema:
     if schema.get("type") == "array":
         schema = _mark_list(schema, _by_field(LIST_KEYS, model, name) or ())
     default = field.get_default(call_default_factory=True)
-    # Only scalars, and none in the status: an empty mapping says nothing, and what the operator did
-    # not write it did not see.
+    # Only scalars: an empty mapping adds nothing. None in the status: a field that the operator did
+    # not write has no value.
     if isinstance(default, bool | int | str) and not issubclass(model, StatusModel):
         schema["default"] = default
     text = find_description(model, name) or schema.pop("description", "")

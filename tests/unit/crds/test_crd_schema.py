@@ -52,6 +52,11 @@ SCHEMAS = dict(walk(WHOLE))
 SPEC = {path: schema for path, schema in SCHEMAS.items() if path.startswith(".spec")}
 
 
+def test_items_of_lists_have_no_defaults() -> None:
+    found = [path for path, schema in SPEC.items() if "[]" in path and "default" in schema]
+    assert not found, "Argo CD would report every manifest that leaves the field out as OutOfSync"
+
+
 def test_the_committed_file_is_what_make_crd_writes() -> None:
     written = CRD_FILE.read_text(encoding="utf-8")
     assert written == render(build_crd()), "run make crd and commit crds/"
