@@ -164,12 +164,19 @@ def build_experiment(workload: Workload) -> DatasetExperiment:
             "spec": {
                 "dataset": build_dataset(workload),
                 "pipeline": build_steps(workload),
-                # Loaders are compared by the rows that they have ready, in any order.
-                "pipelineOptions": {"preserveOrder": False} | to_options(dict(workload.options)),
+                "pipelineOptions": build_options(workload),
                 "training": training,
             },
         }
     )
+
+
+def build_options(workload: Workload) -> dict[str, Any]:
+    """Return the manifest's `spec.pipelineOptions`.
+
+    The benchmarks compare loaders by the rows that they have ready, in any order.
+    """
+    return {"preserveOrder": False} | to_options(dict(workload.options))
 
 
 def build_dataset(workload: Workload) -> dict[str, Any]:

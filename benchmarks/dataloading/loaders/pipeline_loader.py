@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from benchmarks.dataloading.workloads import Workload, build_dataset, build_steps
+from benchmarks.dataloading.workloads import Workload, build_dataset, build_options, build_steps
 from pipeline_runtime import Pipeline
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
-from pipeline_runtime.spelling import to_options
 
 ROW_COLUMN = "item_id"  # has a value for each row, also where a request's columns come once
 
@@ -22,7 +21,7 @@ class PipelineLoader:
         pipeline = Pipeline(
             dataset=build_dataset(workload),
             steps=tuple(build_steps(workload)),
-            options=to_options(dict(workload.options)),
+            options=build_options(workload),
         )
         self._loader = pipeline.loader(
             workload.batch_size,
