@@ -18,6 +18,7 @@ class PipelineLoader:
 
     def __init__(self, workload: Workload, device: str | None = None) -> None:
         self._weight_column = workload.weight_column
+        self._ones = torch.ones(workload.batch_size, device=device)
         pipeline = Pipeline(
             dataset=build_dataset(workload),
             steps=tuple(build_steps(workload)),
@@ -36,8 +37,7 @@ class PipelineLoader:
         """Yield the next epoch's batches, with the weights under the name that the model needs."""
         for batch in self._loader:
             if self._weight_column is None:
-                rows = batch[ROW_COLUMN]
-                batch[ROW_WEIGHT] = torch.ones(len(rows), device=rows.device)
+                batch[ROW_WEIGHT] = self._ones[: len(batch[ROW_COLUMN])]
             else:
                 batch[ROW_WEIGHT] = batch[self._weight_column].float()
             yield batch
