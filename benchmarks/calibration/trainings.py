@@ -100,7 +100,7 @@ def train(log: Log, seed: int, *, kept_share: float = 1.0) -> Scores:
     config = parse_config(CONFIG)
     features = choose_features(config, log.training.schema, label=LABEL, weight=None)
     model = RankingModel(features, config)
-    model.load_state_dict(context.model)
+    model.load_state_dict(context.state)
     return _score(model.eval(), to_batch(log.evaluation, weight_column=None, label_column=LABEL))
 
 
@@ -114,7 +114,7 @@ def _score(model: nn.Module, batch: Batch) -> Scores:
 class _Context:
     """The part of a context that `train_loop` uses, with one rank and batches in memory.
 
-    `model` is the last state of the model that the loop reported.
+    `state` is the last state of the model that the loop reported.
     """
 
     rank, world_size = 0, 1
@@ -123,10 +123,11 @@ class _Context:
     weight_column = None
     request_columns: frozenset[str] = frozenset()
     checkpoint = None
+    model = None  # the built-in one
 
     def __init__(self, table: pa.Table, seed: int) -> None:
         self.seed, self.schema, self.config = seed, table.schema, CONFIG
-        self.model: Mapping[str, Any] = {}
+        self.state: Mapping[str, Any] = {}
         self._rows = to_batch(table, weight_column=None, label_column=LABEL)
         order_N = np.random.default_rng([seed, 2]).permutation(table.num_rows)
         self._order_N = torch.from_numpy(order_N)
@@ -164,4 +165,4 @@ class _Context:
         self, metrics: Mapping[str, float], checkpoint: Mapping[str, Any] | None = None
     ) -> None:
         if checkpoint is not None:
-            self.model = checkpoint["model"]
+            self.state = checkpoint["model"]
