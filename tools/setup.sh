@@ -88,7 +88,8 @@ exec 9<pyproject.toml
 flock 9 # two runs at a time would spoil each other's .venv
 wanted=$(fingerprint)
 [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && exit
-if ! .venv/bin/python -c "$is_supported" 2>/dev/null; then
+# A set-up that was interrupted can leave a Python without pip.
+if ! .venv/bin/python -c "import pip; $is_supported" 2>/dev/null; then
   make_venv
 fi
 install
