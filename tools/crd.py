@@ -2,10 +2,10 @@
 
 The file is a link into the chart, whose other generated files follow: `tools.chart`.
 
-Types, bounds, enums and scalar defaults come from the models, descriptions from their docstrings.
-`tools.crd_rules` has what a schema needs beyond them: CEL rules, list markers, patterns of
-validators. tests/unit/crds compares the committed file with what this module builds, and
-tests/integration/cluster compares the judgements of a real API server with those of the models.
+Types, bounds, enums and scalar defaults come from the models, descriptions from their docstrings;
+`tools.crd_rules` adds CEL rules, and `tools.crd_schemas` list markers and the validators' patterns.
+tests/unit/crds checks that the committed file is up to date, and tests/integration/cluster that a
+real API server judges as the models do.
 """
 
 import ast
@@ -29,23 +29,23 @@ from pipeline_runtime.config.introspect import field_names, find_model
 from pipeline_runtime.config.source_model import SourceModel
 from pipeline_runtime.config.step_model import StepModel
 from tools import chart
-from tools.crd_rules import (
+from tools.crd_rules import RULES, Rule
+from tools.crd_schemas import (
     ATOMIC_MAPS,
     FIELD_SCHEMAS,
     LIST_KEYS,
     PRINTER_COLUMNS,
-    RULES,
     SCALAR_SCHEMA,
     TEXT_SCHEMAS,
     VALIDATORS,
-    Rule,
+    Schema,
 )
 
 PLURAL = "datasetexperiments"
 CRD_FILE = Path(__file__).resolve().parent.parent / "crds" / f"{PLURAL}.yaml"
 HEADER = """\
-# Written by `make crd` from the models in pipeline_runtime/config and from tools/crd_rules.py.
-# Change those, then run it again. `kubectl explain dsexp.spec --recursive` prints what stands here.
+# Written by `make crd` from the models in pipeline_runtime/config, tools/crd_rules.py and
+# tools/crd_schemas.py. `kubectl explain dsexp.spec --recursive` prints its descriptions.
 """
 LINE_CHARS = 100
 
@@ -60,7 +60,6 @@ KEYWORDS = (
     *("properties", "additionalProperties", "items"),
 )
 
-Schema = dict[str, Any]
 T = TypeVar("T")
 
 _PLAIN_TYPES = {bool: "boolean", int: "integer", str: "string"}
@@ -147,15 +146,15 @@ def _build_union(members: Sequence[Any]) -> Schema:
             return {"x-kubernetes-int-or-string": True}
         case kinds if kinds == {bool, int, str}:
             return dict(SCALAR_SCHEMA)
-    raise TypeError(f"must be a union that a structural schema can say, got {members!r}")
+    raise TypeError(f"must be a union that a structural schema can express, got {members!r}")
 
 
 def _build_name_or_object(text: Schema, mapping: Schema) -> Schema:
     """Return the schema of a text or a mapping whose fields are all required.
 
-    A structural schema cannot have a type below `anyOf`. But keywords of a text hold for texts
-    alone and those of a mapping for mappings alone: all other values have each of them. So the
-    negation of a keyword that no valid value has tells the two apart.
+    A structural schema cannot have a type below `anyOf`. But keywords of texts restrict texts
+    only, and keywords of mappings restrict mappings only: every other value satisfies them. So
+    the negation of a keyword that no valid value satisfies distinguishes the two.
     """
     of_text = {word: value for word, value in text.items() if word not in ("type", "maxLength")}
     return {
@@ -184,7 +183,7 @@ def _build_plain(annotation: Any, origin: Any, args: Sequence[Any]) -> Schema:
         return {"type": _PLAIN_TYPES[annotation]}
     if isinstance(annotation, type) and issubclass(annotation, SpecModel):
         return _build_object(annotation)
-    raise TypeError(f"must be a type that a structural schema can say, got {annotation!r}")
+    raise TypeError(f"must be a type that a structural schema can express, got {annotation!r}")
 
 
 def _drop_defaults(schema: Schema) -> Schema:
@@ -208,7 +207,7 @@ def _build_mapping(keys: Any, values: Any) -> Schema:
 
 
 def _key_rules(annotation: Any) -> Iterator[tuple[str, str]]:
-    """Yield what holds for the keys of a mapping, in CEL and in words; one rule each, for cost."""
+    """Yield the rules of a mapping's keys, in CEL and in words; separate rules cost less."""
     for constraint in get_args(annotation)[1:]:
         match constraint:
             case StringConstraints(min_length=1, max_length=most):
@@ -249,7 +248,7 @@ def _constrain(schema: Schema, constraints: Iterable[Any]) -> Schema:
             case _ if pattern := getattr(constraint, "pattern", None):
                 schema |= {"pattern": pattern}
             case _:
-                raise TypeError(f"must be a constraint that a schema can say, got {constraint!r}")
+                raise TypeError(f"must be a constraint that a schema has, got {constraint!r}")
     return schema
 
 
@@ -267,7 +266,7 @@ def _build_maximum(maximum: Any) -> Schema:
 
 
 def _merge(schema: Schema, extra: Schema) -> Schema:
-    """Add a validator's schema; what both say under one word is said under allOf."""
+    """Add a validator's schema, below allOf if the two have a keyword in common."""
     clash = schema.keys() & extra.keys() - {"allOf"}
     if clash:
         extra = {"allOf": [extra]}
@@ -323,7 +322,7 @@ def _by_field(
 
 
 def _mark_list(schema: Schema, keys: Sequence[str]) -> Schema:
-    """Say how server-side apply merges a list: by key, as a set, or not at all."""
+    """Declare how server-side apply merges a list: by key, as a set, or not at all."""
     if keys:
         return {
             **schema,
@@ -334,7 +333,7 @@ def _mark_list(schema: Schema, keys: Sequence[str]) -> Schema:
 
 
 def find_description(model: type[SpecModel], name: str) -> str:
-    """Return the docstring below a field, empty if it has none (its model's own stands for it)."""
+    """Return the docstring below a field; empty if it has none, and its model's is used."""
     for base in model.__mro__:
         if issubclass(base, SpecModel) and (text := _attribute_docstrings(base).get(name)):
             return text
@@ -343,10 +342,10 @@ def find_description(model: type[SpecModel], name: str) -> str:
 
 @functools.cache
 def _attribute_docstrings(model: type) -> dict[str, str]:
-    """Return field to the string that stands below it; Python itself keeps none of them."""
+    """Return the string below each field, by the field's name; Python itself keeps none."""
     try:
         (tree,) = ast.parse(inspect.getsource(model)).body
-    except OSError:  # a class that was not written, such as the fields of `Step`
+    except OSError:  # a class without source, such as the fields of `Step`
         return {}
     if not isinstance(tree, ast.ClassDef):
         raise TypeError(f"must be a class, got {model!r}")
@@ -384,7 +383,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block style, no anchors (what occurs twice is written twice), long texts folded."""
+    """Writes block style without anchors (repeated values are repeated), and folds long texts."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
