@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline_runtime.config import GROUP, KIND, VERSION, DatasetExperiment, SpecModel
 from pipeline_runtime.config.base import MAX_INT32
-from pipeline_runtime.config.experiment import StatusModel
+from pipeline_runtime.config.experiment_status import StatusModel
 from pipeline_runtime.config.introspect import field_names, find_model
 from pipeline_runtime.config.source_model import SourceModel
 from pipeline_runtime.config.step_model import StepModel

@@ -36,11 +36,13 @@ from pipeline_runtime.config.experiment import (
     GROUP,
     KIND,
     VERSION,
-    Condition,
     DatasetExperiment,
     ExperimentSpec,
-    ExperimentStatus,
     Metadata,
+)
+from pipeline_runtime.config.experiment_status import (
+    Condition,
+    ExperimentStatus,
     MetricStatus,
     ScalingStatus,
     TrainerStatus,

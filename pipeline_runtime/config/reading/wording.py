@@ -14,7 +14,7 @@ from typing import Any, get_origin
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
 
-from pipeline_runtime.config import base, cluster, dataset, experiment
+from pipeline_runtime.config import base, cluster, dataset, experiment, experiment_status
 from pipeline_runtime.config.decimals import format_decimal
 from pipeline_runtime.config.experiment import DatasetExperiment
 from pipeline_runtime.config.introspect import (
@@ -31,10 +31,10 @@ from pipeline_runtime.config.texts.credentials import hide_credentials, is_secre
 from pipeline_runtime.config.texts.yaml_documents import Path, format_path
 
 MAX_GOT_CHARS = 60
-# Nobody reads more at once; a document of 1 MiB can break a hundred thousand rules.
+# Enough for one reading; a document of 1 MiB can break a hundred thousand rules.
 MAX_PROBLEMS = 50
 UNKNOWN = "unknown field"
-UNKNOWN_TYPE = "extra_forbidden"  # pydantic's word
+UNKNOWN_TYPE = "extra_forbidden"  # pydantic's name of it
 
 Found = tuple[Path, str]
 
@@ -57,7 +57,10 @@ _PATTERN_WORDS = {
         "must be lower-case letters, digits and '-', begin and end with a letter or digit",
         "choose another name",
     ),
-    experiment.DECIMAL_PATTERN: ("must be a decimal number as a text", "write it like '0.25'"),
+    experiment_status.DECIMAL_PATTERN: (
+        "must be a decimal number as a text",
+        "write it like '0.25'",
+    ),
     cluster.OBJECT_NAME_PATTERN: (
         "must be a Kubernetes name of lower-case letters, digits, '-' and '.'",
         "name an existing object",

@@ -23,6 +23,7 @@ from pipeline_runtime.config import (
     dataset,
     decimals,
     experiment,
+    experiment_status,
     quantities,
     steps,
     training,
@@ -60,8 +61,8 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     cluster.DATA_KEY_PATTERN: ["key", ".a", "A-1_b"],
     base.LABEL_PATTERN: ["a", "thin", "1-x", "x" * 63],
     base.SCRIPT_PATTERN: ["train.py", "a b/größe.py", "/opt/t.py"],
-    experiment.SHA256_PATTERN: ["0123456789abcdef" * 4],
-    experiment.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
+    experiment_status.SHA256_PATTERN: ["0123456789abcdef" * 4],
+    experiment_status.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
 }
 PERCENTS = [1, 50, "0.5", "12.250000", "50.0", "0.000001", "09.5"]
@@ -181,7 +182,7 @@ def _field_values(model: type[SpecModel], name: str) -> Strategy:
     for base_ in model.__mro__:
         if (base_.__name__, name) in BY_FIELD:
             return BY_FIELD[base_.__name__, name]
-    if issubclass(model, experiment.StatusModel) and name.endswith("time"):
+    if issubclass(model, experiment_status.StatusModel) and name.endswith("time"):
         return TIMES
     field = model.model_fields[name]
     return values(field.annotation, field.metadata)
@@ -334,7 +335,7 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     cluster.Resources: _repair_resources,
     cluster.EnvVar: _repair_env,
     experiment.ExperimentSpec: _repair_spec,
-    experiment.ExperimentStatus: _repair_status,
+    experiment_status.ExperimentStatus: _repair_status,
 }
 
 FIELDS = sorted({str(path[-1]) for path, _ in walk_fields(DatasetExperiment)})
