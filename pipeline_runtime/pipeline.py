@@ -1,4 +1,4 @@
-"""The fluent Python way to say what a manifest says; both make the same plan.
+"""The fluent Python form of a manifest; both make the same plan.
 
     pipeline = (
         Pipeline.read_parquet("data/impressions/", where="day >= '2026-01-01'")
@@ -36,7 +36,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config.step_model import Names, build_parquet, to_list
 from pipeline_runtime.errors import ManifestError, Problem, StepError
-from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
+from pipeline_runtime.feed.making.work import run_group
 from pipeline_runtime.plan import Plan, StreamPlan, build_plan, explain
 from pipeline_runtime.spelling import to_manifest, to_options
 from pipeline_runtime.step_methods import StepMethods
@@ -109,7 +109,7 @@ class Pipeline(StepMethods):
     # --- what it is good for ----------------------------------------------------------------------
 
     def document(self, name: str, **training: Any) -> Document:
-        """The manifest that says the same; `training` takes the fields of spec.training.
+        """Return the same as a manifest; `training` takes the fields of spec.training.
 
         Raises ManifestError if the entrypoint is a function: only `train` takes one.
         """
@@ -178,7 +178,7 @@ class Pipeline(StepMethods):
         storage_root: str = DEFAULT_STORAGE_ROOT,
         **others: Any,
     ) -> Loader:
-        """Return batches for a loop of your own, where a torch DataLoader would stand.
+        """Return batches for a loop of your own, in place of a torch DataLoader.
 
         Args:
             batch_size: rows of a batch.
@@ -331,21 +331,18 @@ def _to_text(document: Document) -> str:
 
 
 def _with_entrypoint(experiment: DatasetExperiment, entrypoint: str) -> DatasetExperiment:
-    """Return an experiment whose entrypoint stands for a function."""
+    """Return an experiment with another entrypoint."""
     training = experiment.spec.training.model_copy(update={"entrypoint": entrypoint})
     spec = experiment.spec.model_copy(update={"training": training})
     return experiment.model_copy(update={"spec": spec})
 
 
 def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
-    """A stream's rows in the table's order, in this process; the columns of its batches."""
+    """Yield a stream's rows in the table's order, with the columns of its batches."""
     stream = replace(stream, request_columns=())
     chunk_rows = stream.chunk_rows
     for group in stream.groups(0, chunk_rows):
-        for chunk in read_group(stream, group, chunk_rows):
-            places = places_of(group, chunk.header, chunk_rows)
-            for index in range(1, len(stream.stages)):
-                chunk = run_stage(stream, index, chunk, places)
+        for chunk in run_group(stream, group, chunk_rows):
             yield chunk.table.select(stream.output_schema.names)
 
 

@@ -1,13 +1,13 @@
 """A sample of row groups, and the work of one reader on it, measured step by step.
 
 The groups are the first of epoch 0 in its order, which is a random one unless the shuffle is off.
-Before it runs the planner; after it `roofline` trains on what came out.
+The planner runs before it; `roofline` then trains on the resulting chunks.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,16 +16,17 @@ from pipeline_runtime import kernels
 from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.chunk import Chunk, StepCount, add_counts
 from pipeline_runtime.feed.making.batching import Batching, make_ready
-from pipeline_runtime.feed.making.work import name_of, places_of, read_group, read_unit, run_stage
+from pipeline_runtime.feed.making.group_reading import read_unit
+from pipeline_runtime.feed.making.work import name_of, run_group
 from pipeline_runtime.feed.transport.compression import CODECS
 from pipeline_runtime.feed.transport.wire import Wire, pack
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.profiling.clock import Spent, read_clock
 from pipeline_runtime.training.stream import explain_no_rows
 
-# With fewer there is no middle one.
+# Fewer have no median.
 MIN_PASSES = 3
-# More say nothing new.
+# More would add no information.
 MAX_PASSES = 30
 _MAX_PACKED = 4  # chunks
 
@@ -35,8 +36,8 @@ class Limits:
     """Limits of a measurement.
 
     Attributes:
-        seconds: that a phase may take; a little more where one row group is long.
-        rows: that are read at most, but for the last row group.
+        seconds: longest duration of a phase; a long row group may exceed it a little.
+        rows: most rows to read; the last row group may exceed it.
     """
 
     seconds: float
@@ -45,19 +46,19 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """The sampled groups and what became of their rows."""
+    """The sampled groups, and the chunks made of their rows."""
 
     stream: StreamPlan
     chunk_rows: int
     groups: tuple[Group, ...]
     chunks: tuple[Chunk, ...]  # of rows that reach the model
-    batching: Batching | None  # what readers make of a chunk
+    batching: Batching | None  # None: readers send rows, not batches
     wire: Wire
     counts: tuple[StepCount, ...]  # the read and every step
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All that is read: for the steps and batches, the rows' identity, and the requests'."""
+        """Columns to read: those of the steps and batches, of row identity, and the request key."""
         stream = self.stream
         key = (stream.sharing.key,) if stream.sharing.key else ()
         return tuple(dict.fromkeys([*stream.read_columns, *stream.identity.columns, *key]))
@@ -91,14 +92,14 @@ class Pass:
 def take_sample(
     stream: StreamPlan, limits: Limits, batching: Batching | None = None, wire: Wire | None = None
 ) -> Taken:
-    """Read groups until there are enough rows, or the time is over; the first one in any case.
+    """Read groups until there are enough rows, or the time is over; at least the first one.
 
     Args:
-        batching, wire: how a run's readers make batches of them, and pack those.
+        batching, wire: the settings by which a run's readers make batches and pack them.
 
-    It warms up too: files are in the page cache afterwards as far as they fit, kernels compiled,
-    side tables read. Raises SourceError or StepError as a run would, TrainingError if no row of
-    the sample reaches the model.
+    It warms up too: afterwards files are in the page cache as far as they fit, kernels are
+    compiled, and side tables are read. Raises SourceError or StepError as a run would, and
+    TrainingError if no row of the sample reaches the model.
     """
     if stream.kernels:
         kernels.warm()
@@ -114,7 +115,7 @@ def take_sample(
         counts=(),
     )
     for group in stream.groups(0, chunk_rows):
-        chunks = tuple(_make_chunks(stream, group, chunk_rows))
+        chunks = tuple(run_group(stream, group, chunk_rows))
         taken = replace(
             taken,
             groups=(*taken.groups, group),
@@ -133,14 +134,6 @@ def _refuse(taken: Taken) -> None:
     total = taken.stream.scan.pruning.rows_read
     more = "" if taken.rows >= total else f", or look at more of the {total:,} with --rows"
     raise TrainingError(explain_no_rows(names, taken.counts, 0) + more)
-
-
-def _make_chunks(stream: StreamPlan, group: Group, chunk_rows: int) -> Iterator[Chunk]:
-    for chunk in read_group(stream, group, chunk_rows):
-        places = places_of(group, chunk.header, chunk_rows)
-        for index in range(1, len(stream.stages)):
-            chunk = run_stage(stream, index, chunk, places)
-        yield chunk
 
 
 def _add_all(chunks: Sequence[Chunk]) -> tuple[StepCount, ...]:
@@ -162,9 +155,9 @@ def measure_passes(taken: Taken, seconds: float) -> tuple[Pass, ...]:
 
 
 def measure_packed(taken: Taken, compression: str) -> dict[str, float]:
-    """Return bytes per sample between processes, of the first chunks: packed, and by each codec.
+    """Return the bytes per sample of the first chunks between processes, packed and by codec.
 
-    Only batches are compressed, not rows of which the trainer makes them.
+    Only batches are compressed, not rows from which the trainer makes batches.
 
     Args:
         compression: `pipelineOptions.compression`.
@@ -193,7 +186,7 @@ def _run_pass(taken: Taken) -> Pass:
         _decode(taken, group)
         decoded = read_clock()
         chunks = []
-        for chunk in _make_chunks(taken.stream, group, taken.chunk_rows):
+        for chunk in run_group(taken.stream, group, taken.chunk_rows):
             chunks.append(chunk.header)
             _pack(taken, chunk, taken.wire)
             del chunk  # a reader holds one at a time
@@ -211,5 +204,5 @@ def _decode(taken: Taken, group: Group) -> None:
 
 
 def join_rows(taken: Taken) -> pa.Table:
-    """All samples in one table."""
+    """Return all samples in one table."""
     return pa.concat_tables([chunk.table for chunk in taken.chunks])

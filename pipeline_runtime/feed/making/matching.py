@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline_runtime.config import Evaluation
-from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
+from pipeline_runtime.feed.making.work import run_group
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Plan, StreamPlan
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
@@ -122,9 +122,6 @@ def _read_all(stream: StreamPlan) -> Iterator[_Hashes]:
 def _read_hashes(stream: StreamPlan, group: Group, chunk_rows: int) -> _Hashes:
     """Return the identity hashes of the rows that a group leaves."""
     parts = [np.empty(0, dtype=np.uint64)]
-    for chunk in read_group(stream, group, chunk_rows):
-        places = places_of(group, chunk.header, chunk_rows)
-        for index in range(1, len(stream.stages)):
-            chunk = run_stage(stream, index, chunk, places)
+    for chunk in run_group(stream, group, chunk_rows):
         parts.append(chunk.table.column(ROW_HASH_COLUMN).to_numpy())
     return np.concatenate(parts)

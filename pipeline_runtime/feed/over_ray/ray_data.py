@@ -24,7 +24,8 @@ from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.chunk import Chunk
-from pipeline_runtime.feed.making.work import places_of, read_group, run_stage
+from pipeline_runtime.feed.making.group_reading import places_of
+from pipeline_runtime.feed.making.work import read_group, run_stage
 from pipeline_runtime.feed.transport.wire import pack, unpack
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import Stage, StreamPlan

@@ -20,7 +20,8 @@ from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.expressions import parse
 from pipeline_runtime.feed.leases import num_chunks_of
-from pipeline_runtime.feed.making.work import places_of, read_group
+from pipeline_runtime.feed.making.group_reading import places_of
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import build_plan, plan_groups, rows_per_chunk, share_groups
 from pipeline_runtime.sources import Predicate, open_location, read_flat
