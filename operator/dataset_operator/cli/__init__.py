@@ -36,7 +36,7 @@ def join(program: Program) -> None:
     program.add(
         "simulate",
         f"{__name__}.simulate:simulate",
-        "Say how many data workers a run needs, and what it costs.",
+        "Estimate how many data workers a run needs, and its cost.",
     )
     if importlib.util.find_spec("kopf") is None or importlib.util.find_spec("kubernetes") is None:
         return

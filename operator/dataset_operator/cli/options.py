@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pipeline_runtime.config import complete_override
+
 NamespaceOption = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="Namespace; the context's if absent."),
@@ -21,6 +23,15 @@ KubeconfigOption = Annotated[
     str | None,
     typer.Option(
         "--kubeconfig", metavar="FILE", help="Kubeconfig; KUBECONFIG or ~/.kube/config if absent."
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a field (repeatable).",
+        autocompletion=complete_override,
     ),
 ]
 NameArgument = Annotated[str, typer.Argument(help="The experiment.")]

@@ -1,4 +1,4 @@
-"""`lastmile simulate`: how many data workers a run will need, and what it will cost."""
+"""The command `lastmile simulate`: estimate a run's data workers and its cost."""
 
 from __future__ import annotations
 
@@ -11,88 +11,107 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dataset_operator.cli.failures import explaining
+from dataset_operator.cli.options import SetOption
 from dataset_operator.cli.printing import print_table
-from pipeline_runtime.config import LoadedManifest, complete_override, load_manifests
+from pipeline_runtime.config import LoadedManifest, load_manifests
 from pipeline_runtime.formatting import plain_spaces
 
 if TYPE_CHECKING:
     from dataset_operator.sizing.document import Simulation
     from dataset_operator.sizing.simulated_run import Assumed
 
+PAGE_FILE = "simulation.html"
 DEFAULT_HOURS = 2.0
-# A pod's start on a node that is there, its image too; the law's own guess before it has seen one.
+# Start of a pod on a node that exists and has the image; the autoscaler assumes the same before it
+# has observed a start.
 DEFAULT_START_SECONDS = 60.0
-# What a GPU hour costs in hours of a data worker of four cores: 20 lies in the middle of what is
-# paid (from 5 for small GPUs to 50 beside spot nodes).
+# Price of a GPU hour in hours of a data worker of four cores: 20 is in the middle of usual prices,
+# from 5 for small GPUs to 50 for GPUs beside spot nodes.
 DEFAULT_GPU_HOUR_PRICE = 20.0
 DEFAULT_WORKER_HOUR_PRICE = 1.0
 _MAX_HOURS = 48.0
 _MAX_FACTOR = 1000.0
-PAGE_FILE = "simulation.html"
 _LABEL_CHARS = 11
 
 # Writes a page (`pipeline_runtime.report.sheet`) and texts beside it by name; the page's path.
 WriteSheet = Callable[[Path, Mapping[str, Any], Mapping[str, str]], Path]
 
+FileOption = Annotated[str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")]
+ProfileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile", metavar="PATH", help="File of `lastmile profile --output`, or its folder."
+    ),
+]
+HoursOption = Annotated[
+    float,
+    typer.Option(
+        "--hours", min=0.1, max=_MAX_HOURS, help="Hours of training, without any wait for rows."
+    ),
+]
+StartOption = Annotated[
+    float,
+    typer.Option(
+        "--start-delay",
+        min=0,
+        max=3600,
+        metavar="SECONDS",
+        help="Time from a pod's request to its first batch.",
+    ),
+]
+SpeedOption = Annotated[
+    float,
+    typer.Option(
+        "--gpu-speed",
+        min=0.001,
+        max=_MAX_FACTOR,
+        help="Speed of the model's step, as a multiple of the profiled speed.",
+    ),
+]
+CostOption = Annotated[
+    float,
+    typer.Option(
+        "--row-cost",
+        min=0.001,
+        max=_MAX_FACTOR,
+        help="Work per row, as a multiple of the profiled work.",
+    ),
+]
+GpuPriceOption = Annotated[
+    float | None,
+    typer.Option("--gpu-price", min=0, help="Price of an hour of one GPU, with its node."),
+]
+WorkerPriceOption = Annotated[
+    float | None,
+    typer.Option("--worker-price", min=0, help="Price of an hour of one data worker."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", help="Folder for simulation.json and simulation.html."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
 
 def simulate(
     program: typer.Context,
-    filename: Annotated[
-        str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")
-    ],
-    profile: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="What `lastmile profile --output` wrote, or its folder."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="Change a field (repeatable).",
-            autocompletion=complete_override,
-        ),
-    ] = None,
-    hours: Annotated[
-        float,
-        typer.Option(min=0.1, max=_MAX_HOURS, help="Hours of training, were rows always there."),
-    ] = DEFAULT_HOURS,
-    start_delay: Annotated[
-        float,
-        typer.Option(
-            min=0, max=3600, metavar="SECONDS", help="From a pod's request to its first batch."
-        ),
-    ] = DEFAULT_START_SECONDS,
-    gpu_speed: Annotated[
-        float,
-        typer.Option(
-            min=0.001,
-            max=_MAX_FACTOR,
-            help="The model's step is so many times as fast as profiled.",
-        ),
-    ] = 1.0,
-    row_cost: Annotated[
-        float,
-        typer.Option(
-            min=0.001, max=_MAX_FACTOR, help="A row is so many times the work as profiled."
-        ),
-    ] = 1.0,
-    gpu_price: Annotated[
-        float | None, typer.Option(min=0, help="Of an hour of one GPU, its node included.")
-    ] = None,
-    worker_price: Annotated[
-        float | None, typer.Option(min=0, help="Of an hour of one data worker.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of what varies.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder for simulation.json and simulation.html.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    filename: FileOption,
+    profile: ProfileOption = None,
+    overrides: SetOption = None,
+    hours: HoursOption = DEFAULT_HOURS,
+    start_delay: StartOption = DEFAULT_START_SECONDS,
+    gpu_speed: SpeedOption = 1.0,
+    row_cost: CostOption = 1.0,
+    gpu_price: GpuPriceOption = None,
+    worker_price: WorkerPriceOption = None,
+    seed: SeedOption = 0,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Say how many data workers a run will need and what it will cost, by what was profiled.
+    """Estimate how many data workers a run needs and what it costs, from a profile.
 
     Runs the operator's own autoscaler over a simulated run, beside constant numbers of workers.
-    Needs no cluster and no table, only what `lastmile profile` measured.
+    Needs no cluster and no table, only the measurements of `lastmile profile`.
     """
     manifest = _load_one(filename, overrides or [])
     advice = f"make it with: lastmile profile -f {filename} --output build/profile"
@@ -102,23 +121,19 @@ def simulate(
         raise typer.BadParameter("give both --gpu-price and --worker-price, or none")
     from dataset_operator.sizing.simulated_run import Assumed
 
-    given = {"--gpu-price": gpu_price, "--worker-price": worker_price}
-    default = {"--gpu-price": DEFAULT_GPU_HOUR_PRICE, "--worker-price": DEFAULT_WORKER_HOUR_PRICE}
-    prices = {name: default[name] if price is None else price for name, price in given.items()}
-    factors = {"--gpu-speed": gpu_speed, "--row-cost": row_cost}
-    _check_finite({"--hours": hours, "--start-delay": start_delay, **factors, **prices})
     assumed = Assumed(
         hours=hours,
         start_seconds=start_delay,
         gpu_speed=gpu_speed,
         row_cost=row_cost,
-        gpu_hour_price=prices["--gpu-price"],
-        worker_hour_price=prices["--worker-price"],
+        gpu_hour_price=DEFAULT_GPU_HOUR_PRICE if gpu_price is None else gpu_price,
+        worker_hour_price=DEFAULT_WORKER_HOUR_PRICE if worker_price is None else worker_price,
         is_priced=gpu_price is not None,
         seed=seed,
     )
+    _check_finite(assumed)
     if output:
-        output.mkdir(parents=True, exist_ok=True)  # who may not write there learns it at once
+        output.mkdir(parents=True, exist_ok=True)  # fail before the simulation, not after it
     with explaining():
         found = _simulate(manifest, profile, assumed, advice)
     page = _write(program.obj.write_sheet, output, found) if output else None
@@ -146,8 +161,16 @@ def _load_one(filename: str, overrides: list[str]) -> LoadedManifest:
     return loaded[0]
 
 
-def _check_finite(values: dict[str, float]) -> None:
-    """Refuse values that are not finite: Click's ranges let NaN pass."""
+def _check_finite(assumed: Assumed) -> None:
+    """Refuse values that are not finite: Click's ranges accept NaN."""
+    values = {
+        "--hours": assumed.hours,
+        "--start-delay": assumed.start_seconds,
+        "--gpu-speed": assumed.gpu_speed,
+        "--row-cost": assumed.row_cost,
+        "--gpu-price": assumed.gpu_hour_price,
+        "--worker-price": assumed.worker_hour_price,
+    }
     for option, value in values.items():
         if not math.isfinite(value):
             raise typer.BadParameter(f"must be a finite number, got {value}", param_hint=option)

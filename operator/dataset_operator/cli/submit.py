@@ -15,7 +15,13 @@ import typer
 from dataset_operator.api import COMPLETE
 from dataset_operator.cli.connection import FIELD_MANAGER, Cluster, on_cluster
 from dataset_operator.cli.failures import EXIT_FAILED
-from dataset_operator.cli.options import ContextOption, KubeconfigOption, NamespaceOption, Target
+from dataset_operator.cli.options import (
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    SetOption,
+    Target,
+)
 from dataset_operator.cli.suspend import is_over
 from dataset_operator.errors import KubeConflict, UserError
 from dataset_operator.headline import find_headline
@@ -26,12 +32,11 @@ from pipeline_runtime.config import (
     LoadedManifest,
     ManifestError,
     Problem,
-    complete_override,
     load_manifests,
 )
 from pipeline_runtime.grammar import check_grammar
 
-# The API server's words for another owner of a field, one or many.
+# The API server's message about other owners of a field, one or several.
 _CONFLICT = re.compile(r'conflicts? with "([^"]+)"')
 
 
@@ -47,15 +52,7 @@ def submit(
             "--filename", "-f", metavar="FILE", help="Manifest or directory, or - (repeatable)."
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="Change a field (repeatable).",
-            autocompletion=complete_override,
-        ),
-    ] = None,
+    overrides: SetOption = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Follow it to its end; 1 if that is a failure.")
     ] = False,
@@ -65,7 +62,7 @@ def submit(
     storage_root: Annotated[
         str | None,
         typer.Option(
-            metavar="URI", help="Where a folder of code is uploaded, if the spec names no root."
+            metavar="URI", help="Root to upload a folder of code to, if the spec has none."
         ),
     ] = None,
     namespace: NamespaceOption = None,
@@ -90,7 +87,7 @@ def submit(
 
 
 def _check_expressions(manifests: list[LoadedManifest]) -> None:
-    """Each is one, whatever the table. Raises ManifestError."""
+    """Check the syntax of all expressions, without a table. Raises ManifestError."""
     problems = [m.place(problem) for m in manifests for problem in check_grammar(m.experiment.spec)]
     if problems:
         raise ManifestError(problems)
@@ -105,7 +102,7 @@ def _local_code(manifest: LoadedManifest) -> Path | None:
 
 
 def _check_code(manifests: list[LoadedManifest], storage_root: str | None) -> None:
-    """A folder here is nothing to the cluster, and must go somewhere. Raises ManifestError."""
+    """Check that local folders of code exist and can be uploaded. Raises ManifestError."""
     problems = [m.place(problem) for m in manifests for problem in check_script(m)]
     for manifest in manifests:
         folder = _local_code(manifest)
@@ -142,7 +139,7 @@ def check_script(manifest: LoadedManifest) -> Iterator[Problem]:
 
 
 def _upload(manifest: LoadedManifest, storage_root: str | None, upload: Upload) -> LoadedManifest:
-    """The manifest with its code in the store. Raises what `upload` does."""
+    """Upload the code, and return the manifest with its URI. Raises the errors of `upload`."""
     folder = _local_code(manifest)
     if folder is None:
         return manifest
@@ -159,7 +156,8 @@ async def _submit(
     cluster: Cluster, manifests: list[LoadedManifest], force: bool, watch: bool
 ) -> bool:
     """Submit the manifests, and return whether all steps succeeded."""
-    placed = [_place(cluster, manifest) for manifest in manifests]  # all are right, or none is sent
+    # Place all of them first, so that an invalid one stops all.
+    placed = [_place(cluster, manifest) for manifest in manifests]
     for document in placed:
         await _apply(cluster, document, force=force)
     if not watch:
@@ -169,7 +167,7 @@ async def _submit(
 
 
 def _place(cluster: Cluster, manifest: LoadedManifest) -> Document:
-    """The manifest's document, in a namespace. Raises UserError for two."""
+    """Return the document with its namespace. Raises UserError if it has another one."""
     document: dict[str, Any] = {**manifest.document}
     document.pop("status", None)
     metadata = dict(manifest.experiment.metadata.to_document())
@@ -187,7 +185,7 @@ async def _apply(cluster: Cluster, document: Document, *, force: bool) -> None:
     name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
     before = await cluster.kube.get(KIND, namespace, name)
     if before is None:
-        await cluster.list_experiments(namespace)  # says so if nothing of ours is known there
+        await cluster.list_experiments(namespace)  # raises an error if the CRD is not installed
     try:
         await cluster.kube.apply(document, force=force)
     except KubeConflict as error:
@@ -198,7 +196,7 @@ async def _apply(cluster: Cluster, document: Document, *, force: bool) -> None:
             raise UserError(
                 f"{namespace}/{name}: {error}; to take these fields over give --force-conflicts"
             ) from error
-        await cluster.kube.apply(document)  # what `stop` or `resume` set, and this manifest too
+        await cluster.kube.apply(document)  # replaces fields that `stop` or `resume` set
     after = await cluster.kube.get(KIND, namespace, name)
     print(f"{namespace}/{name} {_compare(before, after)}")
 
@@ -211,17 +209,17 @@ def _compare(before: Document | None, after: Document | None) -> str:
 
 
 async def _follow(cluster: Cluster, name: str) -> bool:
-    """Print what it does until its end; whether it is complete. Ctrl-C leaves it alone."""
-    told = ""
+    """Print changes until the end; return whether it is complete. Ctrl-C does not stop it."""
+    printed = ""
     while True:
         document = await cluster.poll(name)
         status = document.get("status") or {}
         headline = find_headline(status)
         if status.get("observedGeneration") != document["metadata"]["generation"]:
-            continue  # the operator has not looked yet
+            continue  # the operator has not reconciled it yet
         line = f"{status['phase']}: {headline.get('message', '')}" if headline else ""
-        if line and line != told:
-            told = line
+        if line and line != printed:
+            printed = line
             print(line, flush=True)
         if is_over(document):
             return is_true(status, COMPLETE)
