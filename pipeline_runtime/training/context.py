@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -23,57 +21,25 @@ from torch import nn
 
 from pipeline_runtime.batches import ROW_WEIGHT, Batch, empty_batch, to_device
 from pipeline_runtime.config import Training
-from pipeline_runtime.errors import CheckpointError, Interrupted, StoreError, TrainingError
+from pipeline_runtime.errors import Interrupted, StoreError, TrainingError
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import StepCount, add_counts
-from pipeline_runtime.monitor import Evaluated, HistoryPoint, RankSnapshot
+from pipeline_runtime.monitor import Evaluated, RankSnapshot
 from pipeline_runtime.sources import Location
 from pipeline_runtime.training.buffered import BatchRows
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader, RunIdentity
 from pipeline_runtime.training.checkpoints.history import CheckpointHistory
+from pipeline_runtime.training.checkpoints.saving import CheckpointSaver
 from pipeline_runtime.training.collating import Collator
 from pipeline_runtime.training.evaluation_records import RowRecorder
 from pipeline_runtime.training.lockstep import Lockstep
 from pipeline_runtime.training.memory import read_gpu_bytes, read_resident_bytes
+from pipeline_runtime.training.rank_group import RankGroup
+from pipeline_runtime.training.rank_records import Records
 from pipeline_runtime.training.stream import Agreement, BatchStream, explain_no_rows
 
-# Least time between points of the history: an hour has fewer than 10,000 points per metric.
-HISTORY_SECONDS = 0.5
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-@dataclass(slots=True, kw_only=True)
-class Records:
-    """Progress of this rank, for the monitor."""
-
-    started: float = field(default_factory=time.perf_counter)
-    kept_until: float = field(default_factory=time.time)  # Unix time; a crash loses later work
-    first_batch_at: float | None = None  # Unix time
-    samples: int = 0  # in this attempt; the position counts the whole run
-    batch_bytes: int = 0
-    padded_rows: int = 0
-    checkpoints: int = 0
-    checkpoint_failures: int = 0
-    last_checkpoint: str | None = None
-    last_step_seconds: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    pending: deque[HistoryPoint] = field(default_factory=deque)  # taken by the pushing thread
-    last_point: float = 0.0
-    loop_started: float | None = None
-    is_finished: bool = False
-
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-    def start_loop(self) -> None:
-        """Record the time at which the first batch is requested."""
-        if self.loop_started is None:
-            self.loop_started = time.perf_counter()
-
-    def loop_seconds(self) -> float:
-        """Return the seconds since `start_loop`; 0 before it."""
-        return 0.0 if self.loop_started is None else time.perf_counter() - self.loop_started
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,13 +85,20 @@ class TrainContext:
         self.weight_column = spec.weight_column
         self.rank = wiring.rank
         self.world_size = wiring.world_size
-        self.records = Records()
+        self.records = Records(waited=wiring.training.waited)
+        self._ranks = RankGroup(wiring.world_size, wiring.join)
+        self._saver = CheckpointSaver(
+            store=wiring.store,
+            identity=wiring.identity,
+            history=wiring.history,
+            warn=wiring.warn,
+        )
         self.evaluation_counts: tuple[Any, ...] = ()
         self._wiring = wiring
         self._evaluated = RowRecorder(wiring.rank)
         self._is_evaluating = False
         self._last_checkpoint_seconds = 0.0
-        # Whether a checkpoint is due and the run is stopping, as all ranks agreed.
+        # All ranks agreed on both: a checkpoint is due, the run is stopping.
         self._flags = (False, False)
         self._ends_without_save = self._saves_nothing
         self.checkpoint: Mapping[str, Any] | None = None
@@ -134,8 +107,6 @@ class TrainContext:
             self.restore_random_state()
         self._resumed_step, self._resumed_counts = self.step, wiring.training.counts
         self._lockstep = Lockstep(wiring.training.waited)
-        self._paused_since: float | None = None  # start of the current pause
-        self._told_seconds = 0.0
         self._step_metrics: tuple[int, dict[str, float]] = (-1, {})  # a step, and its metrics
         wiring.training.agree = self._agree
         self._batch_device = device
@@ -247,8 +218,6 @@ class TrainContext:
         self.records.start_loop()
         for rows in self._wiring.training.epoch_rows(self.epoch):
             batch = self._make_batch(rows, self._wiring.training, self._collator)
-            if self.records.first_batch_at is None:
-                self.records.first_batch_at = time.time()
             yield from self._timed(batch, 0 if rows is None else len(batch[ROW_WEIGHT]))
             if self._flags[1] and self._ends_without_save():
                 raise Interrupted("stopped as requested, without a checkpoint of this step")
@@ -261,14 +230,13 @@ class TrainContext:
         """Raise TrainingError, because a run without a row would end with an untrained model."""
         stream = self._wiring.training
         counts: tuple[StepCount, ...] = ()
-        for one_rank in self._gather(stream.position.counts):
+        for one_rank in self._ranks.gather(stream.position.counts):
             counts = add_counts(counts, one_rank)
-        dropped_rows = sum(self._gather(stream.dropped_rows))
+        dropped_rows = sum(self._ranks.gather(stream.dropped_rows))
         raise TrainingError(explain_no_rows(self._wiring.step_names, counts, dropped_rows))
 
     def _timed(self, batch: Batch, rows: int) -> Iterator[Batch]:
-        self.records.samples += rows
-        self.records.batch_bytes += sum(t.numel() * t.element_size() for t in batch.values())
+        self.records.add_batch(batch, rows)
         paused, started = self.waited.paused, time.perf_counter()
         try:
             yield batch
@@ -300,23 +268,22 @@ class TrainContext:
         """
         if self._wiring.open_evaluation is None:
             return
-        started = self._begin_pause()
-        stream = self._wiring.open_evaluation(Waited())
-        stream.agree = self._agree
-        stream.identify = self._evaluated.expect
-        self._evaluated.begin(epoch=self.epoch, step=self.step)
-        self._is_evaluating = True
-        collator = self._make_collator()
-        try:
-            for rows in stream.epoch_rows(0):
-                if rows is None:
-                    self._evaluated.expect_none()
-                yield self._make_batch(rows, stream, collator)
-        finally:
-            self._is_evaluating = False
-            collator.close()
-            self.evaluation_counts = stream.position.counts
-            self._pause(started)
+        with self.records.pause():
+            stream = self._wiring.open_evaluation(Waited())
+            stream.agree = self._agree
+            stream.identify = self._evaluated.expect
+            self._evaluated.begin(epoch=self.epoch, step=self.step)
+            self._is_evaluating = True
+            collator = self._make_collator()
+            try:
+                for rows in stream.epoch_rows(0):
+                    if rows is None:
+                        self._evaluated.expect_none()
+                    yield self._make_batch(rows, stream, collator)
+            finally:
+                self._is_evaluating = False
+                collator.close()
+                self.evaluation_counts = stream.position.counts
 
     def record_evaluation(
         self,
@@ -359,34 +326,13 @@ class TrainContext:
         except StoreError as error:
             self._wiring.warn(f"the evaluated rows are not kept: {error}")
 
-    def _begin_pause(self) -> float:
-        self._paused_since = time.perf_counter()
-        return self._paused_since
-
-    def _pause(self, started: float) -> None:
-        self.waited.paused += time.perf_counter() - started
-        self._paused_since = None
-
-    def _loop_seconds(self) -> float:
-        """Return the loop's seconds without pauses; called by another thread."""
-        since = self._paused_since
-        pausing = 0.0 if since is None else time.perf_counter() - since
-        seconds = self.records.loop_seconds() - self.waited.paused - pausing
-        # A pause that ends right now may be subtracted twice; never report less than before.
-        self._told_seconds = max(self._told_seconds, seconds)
-        return self._told_seconds
-
     # --- lockstep of ranks ----------------------------------------------------------------------
 
     def _agree(self, has_rows: bool, is_full: bool) -> Agreement:
         """Agree with the other ranks on this step, by one small all-reduce on the CPU."""
         stopping = self._wiring.stop_event.is_set()
         flags = (has_rows, not is_full, self._is_due(), stopping)
-        most = [*map(float, flags), *self._lockstep.take_own()]
-        if self.world_size > 1:
-            reduced = torch.tensor(most, dtype=torch.float64)
-            dist.all_reduce(reduced, op=dist.ReduceOp.MAX, group=self._group)
-            most = reduced.tolist()
+        most = self._ranks.find_largest([*map(float, flags), *self._lockstep.take_own()])
         any_rows, any_short, due, stop = (bool(flag) for flag in most[: len(flags)])
         self._lockstep.add(most[len(flags) :])
         # A checkpoint stays due until it is saved, whatever batches come before that.
@@ -437,8 +383,7 @@ class TrainContext:
         Raises Interrupted after the checkpoint if a stop was requested, and ManifestError if the
         first checkpoint could not be loaded again.
         """
-        started = self._begin_pause()
-        try:
+        with self.records.pause():
             values = {name: float(value) for name, value in metrics.items()}
             self.records.metrics.update(values)
             step, earlier = self._step_metrics
@@ -447,29 +392,21 @@ class TrainContext:
             self._keep_evaluated()
             if checkpoint is not None:
                 self._save(checkpoint, ahead)
-        finally:
-            self._pause(started)
         if checkpoint is not None and self._flags[1]:
             raise Interrupted("stopped as requested, after a checkpoint")
 
     def _record(self, values: dict[str, float]) -> None:
         if self.rank != 0 or not values:
             return
-        self.records.pending.append(
-            HistoryPoint(
-                seconds=self.records.seconds(), epoch=self.epoch, step=self.step, metrics=values
-            )
-        )
+        self.records.add_point(self.epoch, self.step, values)
         evaluation = {name: value for name, value in values.items() if name.startswith("eval_")}
         if evaluation:
             self._wiring.evaluated(Evaluated(epoch=self.epoch, step=self.step, metrics=evaluation))
 
     def _record_point(self) -> None:
-        """Record throughput and time shares, at most every HISTORY_SECONDS."""
-        now = self.records.seconds()
-        if now - self.records.last_point < HISTORY_SECONDS:
+        """Record throughput and time shares, if it is time."""
+        if not self.records.is_point_due():
             return
-        self.records.last_point = now
         counts = self._wiring.training.counts
         totals = {f"seconds_{name}": value for name, value in asdict(self.waited).items()}
         self._record(
@@ -493,73 +430,27 @@ class TrainContext:
         self._ends_without_save = ends_without_save
 
     def _saves_nothing(self) -> bool:
-        return self.records.checkpoints + self.records.checkpoint_failures == 0
+        return self._saver.is_unused
 
     def _save(self, user: Mapping[str, Any], ahead: int) -> None:
-        """Gather the positions of all ranks, and let rank 0 write; a failed write is a warning."""
+        """Gather the states of all ranks, and let rank 0 save them."""
         position = self._wiring.training.position
         if ahead:
             before = position.before_last()
             assert before is not None  # `allow_ahead` was called, and a batch was taken
             position = before
-        gathered = self._gather((position.to_json(), torch.get_rng_state()))
+        gathered = self._ranks.gather((position.to_json(), torch.get_rng_state()))
         self._last_checkpoint_seconds = self.records.seconds()
         self._flags = (False, self._flags[1])
-        if self.rank != 0:
-            return
-        positions, rng = [p for p, _ in gathered], [r for _, r in gathered]
-        header = {
-            **asdict(self._wiring.identity),
-            "epoch": position.epoch,
-            "step": position.batches,
-            "world_size": self.world_size,
-            "positions": tuple(positions),
-            "score": self._wiring.store.score(self._step_metrics[1]),
-        }
-        history = self._wiring.history
-        try:
-            if history is not None:
-                header["history"] = history.write(position.batches)
-            # Check the first checkpoint of an attempt, so that a run fails early.
-            checked = self.records.checkpoints == 0
-            uri = self._wiring.store.save({"user": dict(user), "rng": rng}, header, checked=checked)
-        except StoreError as error:
-            self.records.checkpoint_failures += 1
-            self._wiring.warn(f"training goes on without this checkpoint: {error}")
-            return
-        self.records.checkpoints += 1
-        self.records.last_checkpoint = uri
-        self.records.kept_until = time.time()
-        try:
-            self._wiring.store.remove_old(uri)
-            if history is not None:
-                history.remove_unused()
-        except (StoreError, CheckpointError) as error:
-            self._wiring.warn(str(error))
+        if self.rank == 0:
+            positions, random_states = map(list, zip(*gathered, strict=True))
+            state = {"user": dict(user), "rng": random_states}
+            self._saver.save(state, position, positions, self._step_metrics[1])
 
     def warn_without_best(self) -> None:
         """Warn at the end of a run if no checkpoint has the metric of `checkpoint.keepBest`."""
-        store = self._wiring.store
-        if self.rank != 0 or store.keep_best is None:
-            return
-        with suppress(StoreError, CheckpointError):
-            if store.find_best(store.headers()) is None:
-                self._wiring.warn(
-                    "spec.training.checkpoint.keepBest: no checkpoint was saved with the metric "
-                    f"{store.keep_best.metric!r}, so none is the best; report the metric at the "
-                    "step whose checkpoint is saved"
-                )
-
-    def _gather(self, value: Any) -> list[Any]:
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self._group)
-        return values
-
-    @cached_property
-    def _group(self) -> dist.ProcessGroup | None:
-        return self._wiring.join()
+        if self.rank == 0:
+            self._saver.warn_without_best()
 
     def snapshot(self) -> RankSnapshot:
         """Return the state of this rank, for the monitor."""
@@ -575,7 +466,7 @@ class TrainContext:
             checksum=stream.position.checksum.to_json(),
             waited=asdict(self.waited),
             longest=dict(self._lockstep.longest),
-            loop_seconds=self._loop_seconds(),
+            loop_seconds=records.loop_seconds(),
             workers=stream.usage.figures(),
             counts=stream.counts,
             evaluation_counts=self.evaluation_counts,
@@ -584,10 +475,10 @@ class TrainContext:
             last_step_seconds=records.last_step_seconds,
             dropped_rows=stream.dropped_rows,
             padded_rows=records.padded_rows,
-            checkpoints=records.checkpoints,
-            checkpoint_failures=records.checkpoint_failures,
-            last_checkpoint=records.last_checkpoint,
-            kept_until=records.kept_until,
+            checkpoints=self._saver.num_saved,
+            checkpoint_failures=self._saver.num_failed,
+            last_checkpoint=self._saver.last_uri,
+            kept_until=self._saver.kept_until,
             resident_bytes=read_resident_bytes(),
             gpu_bytes=read_gpu_bytes(self.device),
             device=str(self.device),
