@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 
 import aiohttp
 import pytest
+from rank_snapshots import build_snapshot
 
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.observed import Progress
@@ -21,29 +22,17 @@ from pipeline_runtime.monitor import RankSnapshot
 from pipeline_runtime.run.training.pace import WINDOW_SECONDS, PaceMeter
 
 
-def build_snapshot(rank: int, seconds: float, rows: int, production: float) -> RankSnapshot:
+def build_trainer(rank: int, seconds: float, rows: int, production: float) -> RankSnapshot:
     """Build a trainer that took every row it read, and waited `production` seconds for them."""
     waited = dict.fromkeys(("transfer", "batching", "collate", "paused"), 0.0)
-    return RankSnapshot(
-        rank=rank,
+    return build_snapshot(
+        rank,
         seconds=seconds,
-        epoch=0,
         step=rows // 10,
         samples=rows,
         attempt_samples=rows,
-        batch_bytes=0,
-        checksum={},
         waited=waited | {"production": production, "compute": seconds - production},
         counts=(StepCount(rows=rows, num_bytes=0, seconds=0.0),),
-        evaluation_counts=(),
-        queue_length=0,
-        first_batch_at=None,
-        last_step_seconds=0.1,
-        dropped_rows=0,
-        padded_rows=0,
-        checkpoints=0,
-        checkpoint_failures=0,
-        last_checkpoint=None,
         device="cpu" if rank else "cuda:0",
         metrics={"loss": 0.5, "eval_auc": 0.75} if rank == 0 else {"loss": 9.0},
     )
@@ -67,8 +56,8 @@ def read(
 
 
 def test_a_run_of_two_trainers_is_reported_as_one() -> None:
-    first = [build_snapshot(rank, 10.0, 100, 5.0) for rank in (0, 1)]
-    second = [build_snapshot(rank, 20.0, 300, 7.0) for rank in (0, 1)]
+    first = [build_trainer(rank, 10.0, 100, 5.0) for rank in (0, 1)]
+    second = [build_trainer(rank, 20.0, 300, 7.0) for rank in (0, 1)]
     assert read(PaceMeter(planned_rows=1000), first, second) == Progress(
         ratio=0.6,
         remaining_seconds=10.0,
@@ -82,14 +71,14 @@ def test_a_run_of_two_trainers_is_reported_as_one() -> None:
 
 def test_damaged_checkpoints_reach_the_operator() -> None:
     progress = read(
-        PaceMeter(planned_rows=1000), [build_snapshot(0, 10.0, 100, 5.0)], damaged_checkpoints=2
+        PaceMeter(planned_rows=1000), [build_trainer(0, 10.0, 100, 5.0)], damaged_checkpoints=2
     )
     assert progress is not None
     assert progress.damaged_checkpoints == 2
 
 
 def test_pauses_do_not_lower_the_busy_share() -> None:
-    first, last = build_snapshot(0, 10.0, 100, 5.0), build_snapshot(0, 30.0, 300, 10.0)
+    first, last = build_trainer(0, 10.0, 100, 5.0), build_trainer(0, 30.0, 300, 10.0)
     last.waited["paused"] = 10.0
     last.waited["compute"] -= 10.0
     progress = read(PaceMeter(planned_rows=1000), [first], [last])
@@ -100,7 +89,7 @@ def test_pauses_do_not_lower_the_busy_share() -> None:
 def test_rates_cover_the_last_minute() -> None:
     minute = WINDOW_SECONDS
     readings = [
-        [build_snapshot(0, seconds, rows, 0.0)]
+        [build_trainer(0, seconds, rows, 0.0)]
         for seconds, rows in ((1.0, 10_000), (minute, 10_100), (2 * minute, 10_100 + 600))
     ]
     progress = read(PaceMeter(planned_rows=100_000), *readings)
@@ -109,10 +98,10 @@ def test_rates_cover_the_last_minute() -> None:
 
 
 def test_a_first_reading_has_no_rates() -> None:
-    resumed = [build_snapshot(0, 5.0, 500, 1.0)]  # rows of earlier attempts are among them
+    resumed = [build_trainer(0, 5.0, 500, 1.0)]  # rows of earlier attempts are among them
     told = Progress(ratio=0.5, cpu_ranks=0, metrics={"loss": 0.5, "eval_auc": 0.75})
     assert read(PaceMeter(planned_rows=1000), resumed) == told
-    assert read(PaceMeter(planned_rows=1000), [build_snapshot(0, 5.0, 0, 1.0)]) is None
+    assert read(PaceMeter(planned_rows=1000), [build_trainer(0, 5.0, 0, 1.0)]) is None
     assert read(PaceMeter(planned_rows=1000), []) is None
 
 

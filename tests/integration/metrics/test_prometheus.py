@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ import aiohttp
 from facts import assert_told
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_server import SCRAPE_SECONDS, Prometheus
+from rank_snapshots import build_snapshot
 
 from dataset_operator.api import HEAD, TRAINERS
 from dataset_operator.names import Owner
@@ -21,9 +21,8 @@ from dataset_operator.settings import PrometheusSettings
 from dataset_operator.sources.base import Reading, Run
 from dataset_operator.sources.prometheus import PrometheusSource
 from dataset_operator.testing import StandInRay
-from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.base import WorkerUsage
 from pipeline_runtime.metrics import Pace, RunCollector
-from pipeline_runtime.monitor import RankSnapshot
 
 OWNER = Owner(name="clicks", namespace="team", uid="1")
 PODS = (
@@ -43,29 +42,13 @@ RAY = 'ray_node_gpus_utilization{{GpuDeviceName="NVIDIA H200",GpuIndex="{0}",Gpu
 def page_of_driver(rows: int) -> bytes:
     """Return the metrics page of a driver, written by the runtime's own code."""
     longest = {"production": 4.0, "transfer": 0.0, "batching": 0.1, "collate": 0.25}
-    snapshot = RankSnapshot(
-        rank=0,
+    snapshot = build_snapshot(
+        usage=USAGE,
         seconds=20.0,
-        epoch=0,
         step=32,
         samples=rows,
         attempt_samples=rows,
-        batch_bytes=1,
-        checksum={},
-        waited=asdict(Waited()),
-        counts=(),
-        evaluation_counts=(),
-        queue_length=0,
-        first_batch_at=None,
-        last_step_seconds=0.1,
-        dropped_rows=0,
-        padded_rows=0,
-        checkpoints=0,
-        checkpoint_failures=0,
-        last_checkpoint=None,
         device="cuda:0",
-        metrics={},
-        workers=USAGE.figures(),
         longest=longest,
         loop_seconds=16.5,
     )

@@ -1,44 +1,16 @@
 """Metrics of readers, and totals of all ranks for the autoscaler."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from rank_snapshots import build_snapshot
 
-from pipeline_runtime.feed.base import Waited, WorkerUsage
+from pipeline_runtime.feed.base import WorkerUsage
 from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.metrics import Pace, RunCollector
 from pipeline_runtime.monitor import RankSnapshot
-
-
-def snapshot(usage: WorkerUsage, rank: int = 0, **fields: Any) -> RankSnapshot:
-    plain = RankSnapshot(
-        rank=rank,
-        seconds=1.0,
-        epoch=0,
-        step=1,
-        samples=1,
-        attempt_samples=1,
-        batch_bytes=1,
-        checksum={},
-        waited=asdict(Waited()),
-        counts=(),
-        evaluation_counts=(),
-        queue_length=0,
-        first_batch_at=None,
-        last_step_seconds=0.1,
-        dropped_rows=0,
-        padded_rows=0,
-        checkpoints=0,
-        checkpoint_failures=0,
-        last_checkpoint=None,
-        device="cpu",
-        metrics={},
-        workers=usage.figures(),
-    )
-    return replace(plain, **fields)
 
 
 def serve(
@@ -62,7 +34,7 @@ def serve(
 def test_readers_are_reported_once_known(
     usage: WorkerUsage, ready: float | None, read: float | None
 ) -> None:
-    registry = serve(snapshot(usage))
+    registry = serve(build_snapshot(usage=usage))
     assert registry.get_sample_value("lastmile_ready_readers", {"rank": "0"}) == ready
     labels = {"rank": "0", "state": "read"}
     assert registry.get_sample_value("lastmile_worker_seconds_total", labels) == read
@@ -74,9 +46,9 @@ def test_totals_cover_all_ranks_of_the_attempt() -> None:
     )
     waits = {"production": 4.0, "collate": 0.5}
     ranks = (
-        snapshot(
-            replace(usage, workers=2 + rank, workers_readers=5 + rank),
+        build_snapshot(
             rank,
+            replace(usage, workers=2 + rank, workers_readers=5 + rank),
             attempt_samples=50,
             step=1007,
             resumed_step=1000,
@@ -114,15 +86,15 @@ def test_totals_cover_all_ranks_of_the_attempt() -> None:
 
 
 def test_totals_precede_metrics_of_single_ranks() -> None:
-    registry = serve(*(snapshot(WorkerUsage(ready=1), rank) for rank in range(64)))
+    registry = serve(*(build_snapshot(rank, WorkerUsage(ready=1)) for rank in range(64)))
     page = generate_latest(registry).decode()
     assert max(page.rindex(f"\nlastmile_run_{name}") for name in ("rows", "readers")) < 4096
     assert page.index('rank="63"') > page.rindex("\nlastmile_run_")
 
 
 def test_gpu_memory_is_reported_only_for_gpus() -> None:
-    on_cpu = snapshot(WorkerUsage(), 0, resident_bytes=3)
-    on_gpu = snapshot(WorkerUsage(), 1, resident_bytes=5, gpu_bytes=0)  # nothing yet
+    on_cpu = build_snapshot(0, resident_bytes=3)
+    on_gpu = build_snapshot(1, resident_bytes=5, gpu_bytes=0)  # nothing yet
     lines = generate_latest(serve(on_cpu, on_gpu)).decode().splitlines()
     assert [line for line in lines if line.startswith("lastmile_trainer_gpu")] == [
         'lastmile_trainer_gpu_memory_bytes{rank="1"} 0.0'
@@ -132,8 +104,8 @@ def test_gpu_memory_is_reported_only_for_gpus() -> None:
 
 
 def test_the_saving_rank_reports_the_kept_time() -> None:
-    saves = snapshot(WorkerUsage(), 0, kept_until=1_700_000_100.0)
-    other = snapshot(WorkerUsage(), 1, kept_until=1_700_000_000.0)
+    saves = build_snapshot(0, kept_until=1_700_000_100.0)
+    other = build_snapshot(1, kept_until=1_700_000_000.0)
     registry = serve(other, saves)
     assert registry.get_sample_value("lastmile_run_kept_timestamp_seconds") == 1_700_000_100.0
 
@@ -145,7 +117,8 @@ def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
     longest = dict.fromkeys(("production", "transfer", "batching", "collate"), 1.0)
     usage = WorkerUsage(ready=2, read=1.5)
     known = [
-        snapshot(usage, rank, gpu_bytes=1, kept_until=1.0, longest=longest) for rank in range(ranks)
+        build_snapshot(rank, usage, gpu_bytes=1, kept_until=1.0, longest=longest)
+        for rank in range(ranks)
     ]
     metrics = {f"metric {index}": 1.0 for index in range(20)}
     pace = Pace(

@@ -1,7 +1,7 @@
-"""Candidates for a lease while the API server and its store die, come again or are slow.
+"""Candidates for a lease while the API server and its store die, restart or are slow.
 
-Each is a process that prints the moments at which it may act: never two at a time, and one after
-all.
+Each is a process that prints the moments at which it may act: never two at a time, and one in the
+end.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from tools.cluster.control_plane import ControlPlane
 
 PROGRAM = Path(__file__).parents[1] / "stages" / "standing_candidate.py"
 SHORT = Terms(name="", namespace="default", duration_seconds=9, deadline_seconds=6, retry_seconds=1)
-# Far beyond any wait of a test: what happens all the same does not happen by the lease's end.
+# Far beyond any wait of a test, so that the end of the lease causes nothing.
 LONG = replace(SHORT, duration_seconds=3600, deadline_seconds=1800)
 BOTH = (ETCD, API_SERVER)
 
@@ -41,7 +41,7 @@ def own_box(parts: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One that stands for the lease, what it said and when it acted."""
+    """A candidate for the lease, its log, and the moments at which it acted."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -52,7 +52,7 @@ class Standing:
         return [float(line) for line in self.moments.read_text().splitlines()]
 
     async def acts(self) -> None:
-        """Wait until it does, from now on."""
+        """Wait until it acts once more."""
         before = len(self.list_moments())
         await until(self._when(lambda: len(self.list_moments()) > before))
 
@@ -76,7 +76,7 @@ class Standing:
 
 @dataclass(slots=True, kw_only=True)
 class Candidates:
-    """Starts those who stand for one lease."""
+    """Starts the candidates for one lease."""
 
     box: ControlPlane
     folder: Path
@@ -96,9 +96,19 @@ class Candidates:
         self.all.append(Standing(name=name, process=process, moments=moments, log=log))
         return self.all[-1]
 
+    async def start_two(
+        self, first_kubeconfig: Path | None = None, second_kubeconfig: Path | None = None
+    ) -> tuple[Standing, Standing]:
+        """Start the candidate `first`, which leads, and then `second`, which stands by."""
+        first = self.start("first", first_kubeconfig)
+        await first.acts()
+        second = self.start("second", second_kubeconfig)
+        await second.stands_by(first)
+        return first, second
+
     @contextmanager
     def reached_by_proxy(self) -> Iterator[Recorder]:
-        """A proxy that lives as long as all who may be asking it."""
+        """Yield a proxy that lives as long as the candidates that may use it."""
         with recording(self.box) as way:
             try:
                 yield way
@@ -145,18 +155,15 @@ async def exactly_one_leads(candidates: Candidates, *those: Standing) -> Standin
 
 
 @pytest.mark.parametrize("names", [(ETCD,), (API_SERVER,), BOTH], ids="+".join)
-def test_one_leads_at_a_time_while_for_longer_than_the_lease_nobody_answers_of(
+def test_one_leads_at_a_time_when_the_lease_ends_without_answers(
     names: tuple[str, ...], own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
 ) -> None:
     async def story() -> None:
         those = candidates(SHORT)
-        first = those.start("first")
-        await first.acts()
-        second = those.start("second")
-        await second.stands_by(first)
+        first, second = await those.start_two()
         dead = [kill(own_box, name) for name in names]
         assert await first.ends() == EXIT_LEASE_LOST
-        third = those.start("third")  # as a kubelet would, in its place
+        third = those.start("third")  # in its place, as a kubelet would
         for component in dead:
             start(own_box, component)
         await until(lambda: answers(own_box))
@@ -166,15 +173,12 @@ def test_one_leads_at_a_time_while_for_longer_than_the_lease_nobody_answers_of(
     asyncio.run(story())
 
 
-def test_who_stands_by_takes_over_from_a_leader_that_died_with_the_api_server(
+def test_the_standby_replaces_a_leader_that_died_with_the_api_server(
     own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
 ) -> None:
     async def story() -> None:
         those = candidates(SHORT)
-        first = those.start("first")
-        await first.acts()
-        second = those.start("second")
-        await second.stands_by(first)
+        first, second = await those.start_two()
         dead = [kill(own_box, name) for name in BOTH]
         first.process.kill()
         await first.ends()
@@ -187,15 +191,12 @@ def test_who_stands_by_takes_over_from_a_leader_that_died_with_the_api_server(
     asyncio.run(story())
 
 
-def test_who_leads_goes_on_through_a_restart_that_is_shorter_than_its_lease(
+def test_the_leader_continues_after_a_restart_within_its_lease(
     own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
 ) -> None:
     async def story() -> None:
         those = candidates(LONG)
-        first = those.start("first")
-        await first.acts()
-        second = those.start("second")
-        await second.stands_by(first)
+        first, _ = await those.start_two()
         before = those.read_lease()
         for component in [kill(own_box, name) for name in BOTH]:
             start(own_box, component)
@@ -214,16 +215,14 @@ def test_who_leads_goes_on_through_a_restart_that_is_shorter_than_its_lease(
     asyncio.run(story())
 
 
-def test_who_does_not_find_back_after_a_restart_has_ended_before_another_leads(
+def test_a_leader_without_connection_ends_before_another_leads(
     own_box: ControlPlane, candidates: Callable[[Terms], Candidates]
 ) -> None:
     async def story() -> None:
         those = candidates(SHORT)
         with those.reached_by_proxy() as way:
-            first = those.start("first", way.kubeconfig(those.folder / "kubeconfig"))
-            await first.acts()
-            second = those.start("second")
-            await second.stands_by(first)
+            kubeconfig = way.kubeconfig(those.folder / "kubeconfig")
+            first, second = await those.start_two(kubeconfig)
             way.is_cut = True
             for component in [kill(own_box, name) for name in BOTH]:
                 start(own_box, component)  # long before the lease is over
@@ -235,25 +234,22 @@ def test_who_does_not_find_back_after_a_restart_has_ended_before_another_leads(
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("for_all", [True, False], ids=["for all", "for who leads"])
-def test_one_leads_at_a_time_however_slow_the_api_server_is(
+@pytest.mark.parametrize("for_all", [True, False], ids=["for all", "for the leader"])
+def test_one_leads_at_a_time_with_a_slow_api_server(
     for_all: bool, candidates: Callable[[Terms], Candidates]
 ) -> None:
     async def story() -> None:
         those = candidates(SHORT)
         with those.reached_by_proxy() as way:
             slow = way.kubeconfig(those.folder / "kubeconfig")
-            first = those.start("first", slow)
-            await first.acts()
-            second = those.start("second", slow if for_all else None)
-            await second.stands_by(first)
-            # Longer than a request may take: renewals are made, and who leads is not told.
+            first, second = await those.start_two(slow, slow if for_all else None)
+            # Longer than a request may take: renewals succeed, but the leader gets no answer.
             way.delay_seconds = SHORT.deadline_seconds / 2 + 1
             assert await first.ends() == EXIT_LEASE_LOST
             third = those.start("third", slow)
             if for_all:
                 await asyncio.sleep(SHORT.duration_seconds)
-                assert those.list_leaders() == ["first"]  # nobody is told of a lease
+                assert those.list_leaders() == ["first"]  # no candidate gets an answer
             else:
                 await second.acts()
             way.delay_seconds = 1.0  # slow, and fast enough

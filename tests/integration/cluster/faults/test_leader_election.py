@@ -118,6 +118,14 @@ class Replicas:
         self.stack.callback(process.kill)
         return Replica(process=process, log=log, recorder=recorder)
 
+    async def start_two(self) -> tuple[Replica, Replica]:
+        """Start the replica `first`, which leads, and then `second`, which stands by."""
+        first = self.start("first")
+        await first.leads()
+        second = self.start("second")
+        await second.stands_by()
+        return first, second
+
     def _build_settings(self) -> dict[str, Any]:
         return {
             "runtimeImage": "example.com/lastmile:none",
@@ -159,10 +167,7 @@ def test_a_run_continues_while_operators_are_stopped_and_killed(
     box: Box, namespace: str, tmp_path: Path
 ) -> None:
     async def story(replicas: Replicas, stage: Stage) -> None:
-        first = replicas.start("first")
-        await first.leads()
-        second = replicas.start("second")
-        await second.stands_by()
+        first, second = await replicas.start_two()
         for path in ("/healthz", "/readyz"):
             assert await asyncio.to_thread(second.answer, path) == "ok\n"
         stage.apply()
@@ -210,10 +215,7 @@ def test_a_released_lease_is_taken_long_before_its_end(
 ) -> None:
     async def run() -> None:
         with replicas_of(box, namespace, tmp_path, LONG) as replicas:
-            first = replicas.start("first")
-            await first.leads()
-            second = replicas.start("second")
-            await second.stands_by()
+            first, second = await replicas.start_two()
             first.process.send_signal(signal.SIGTERM)
             assert await first.ended() == 0
             assert first.says("released")
@@ -234,10 +236,7 @@ def test_a_standby_stops_at_once_without_writing_the_lease(
 ) -> None:
     async def run() -> None:
         with replicas_of(box, namespace, tmp_path, LONG) as replicas:
-            first = replicas.start("first")
-            await first.leads()
-            second = replicas.start("second")
-            await second.stands_by()
+            _, second = await replicas.start_two()
             second.process.send_signal(signal.SIGTERM)
             assert await second.ended() == 0
             assert second.recorder.writes == []
@@ -253,10 +252,7 @@ def test_a_leader_without_the_api_server_ends_itself(
 ) -> None:
     async def run() -> None:
         with replicas_of(box, namespace, tmp_path, AS_INSTALLED) as replicas:
-            first = replicas.start("first")
-            await first.leads()
-            second = replicas.start("second")
-            await second.stands_by()
+            first, second = await replicas.start_two()
             first.recorder.is_cut = True
             try:
                 assert await first.ended() == EXIT_LEASE_LOST

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from rank_snapshots import build_snapshot
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.monitor import RankSnapshot
@@ -11,27 +12,9 @@ from pipeline_runtime.report import TimeShares
 from pipeline_runtime.run.training.totals import time_shares
 from pipeline_runtime.training.supply import SUPPLY_SECONDS, SupplyMeter
 
-OF_NO_MATTER: dict[str, Any] = {
-    **dict.fromkeys(("seconds", "epoch", "step", "samples", "attempt_samples", "batch_bytes"), 0),
-    **dict.fromkeys(("queue_length", "last_step_seconds", "dropped_rows", "padded_rows"), 0),
-    **dict.fromkeys(("checkpoints", "checkpoint_failures"), 0),
-    **dict.fromkeys(("first_batch_at", "last_checkpoint"), None),
-    **dict.fromkeys(("counts", "evaluation_counts"), ()),
-    "checksum": {},
-    "metrics": {},
-    "device": "cpu",
-}
-
 
 def rank(number: int, waited: Waited, **usage: Any) -> RankSnapshot:
-    return RankSnapshot(
-        rank=number,
-        loop_seconds=0,
-        longest={},
-        waited=asdict(waited),
-        workers=WorkerUsage(**usage).figures(),
-        **OF_NO_MATTER,
-    )
+    return build_snapshot(number, WorkerUsage(**usage), waited=asdict(waited))
 
 
 def test_shares_cover_the_time_since_the_last_entry() -> None:
