@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline_runtime.comparison import figures
@@ -17,6 +16,7 @@ from pipeline_runtime.comparison.model import Comparison
 from pipeline_runtime.comparison.view import build_tables
 from pipeline_runtime.config import DISTRIBUTION
 from pipeline_runtime.files import write_atomically
+from pipeline_runtime.report.templating import build_environment
 
 _TEMPLATE = "compare.html.j2"
 
@@ -28,16 +28,7 @@ def write_page(path: Path, comparison: Comparison, gathered: Gathered) -> None:
         StoreError: a metrics history cannot be read.
         OSError: the file cannot be written.
     """
-    environment = Environment(
-        # The second one has the style sheet of reports.
-        loader=ChoiceLoader(
-            [PackageLoader("pipeline_runtime.comparison"), PackageLoader("pipeline_runtime.report")]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = build_environment("pipeline_runtime.comparison")
     # Only for SVG from `figures`, which escapes all texts in it.
     environment.filters["drawn"] = Markup
     page = environment.get_template(_TEMPLATE).render(

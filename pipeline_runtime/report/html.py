@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from pipeline_runtime import formatting
@@ -23,6 +23,7 @@ from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, 
 from pipeline_runtime.report.files.metrics_history import HISTORY_SCHEMA, read_history
 from pipeline_runtime.report.files.plan_file import PlanFile, load_plan
 from pipeline_runtime.report.files.summary import Summary, load_summary
+from pipeline_runtime.report.templating import build_environment
 
 REPORT_FILE = "report.html"
 MANIFEST_FILE = "manifest.yaml"
@@ -111,13 +112,7 @@ def _read_manifest(directory: Path) -> str:
 
 
 def _build_environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("pipeline_runtime.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = build_environment()
     environment.filters |= {
         "count": formatting.format_count,
         "short": formatting.format_short,

@@ -1,7 +1,7 @@
-"""A page of tiles, charts over time, facts and a table, for what is no run and no profile.
+"""A page of tiles, charts over time, facts and a table, for results other than runs and profiles.
 
-Owned here: the models of such a page and its rendering. Who asks for one says every word and number
-of it (`lastmile simulate`, through the program); the look is the report's.
+It owns the models of such a page and its rendering. The caller gives all texts and numbers, such as
+`lastmile simulate` through the program; the style is that of reports.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import importlib.metadata
 from typing import Annotated, Literal, Self
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
 from pipeline_runtime.config.texts.distribution import DISTRIBUTION
 from pipeline_runtime.report.drawing.lines import LinesPlot, TimeLine, draw_lines
+from pipeline_runtime.report.templating import build_environment
 
 _TEMPLATE = "sheet.html.j2"
-# Colours of the style sheet, for lines in their order: the first is what the page is about.
+# Colours of the style sheet, for lines in their order; the first is for the page's subject.
 COLOURS = ("--accent", "--second", "--stage-4", "--stage-3", "--stage-5")
 
 
 class SheetModel(BaseModel):
-    """A part of the page; what is not known here is refused, since nobody would see it."""
+    """A part of the page; unknown fields are refused, since the page would not show them."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
@@ -102,19 +102,16 @@ class Sheet(SheetModel):
 
 
 def build_sheet(sheet: Sheet) -> str:
-    """A page of one file that asks nothing of any network."""
-    environment = Environment(
-        loader=PackageLoader("pipeline_runtime.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(_TEMPLATE).render(
-        sheet=sheet,
-        version=importlib.metadata.version(DISTRIBUTION),
-        # Their one text of the user's, the label, is escaped there.
-        charts=[(chart, Markup(_draw(chart)), COLOURS) for chart in sheet.charts],
+    """Build a page that is a single file and needs no network."""
+    return (
+        build_environment()
+        .get_template(_TEMPLATE)
+        .render(
+            sheet=sheet,
+            version=importlib.metadata.version(DISTRIBUTION),
+            # `_draw` escapes the user's text in them, the label.
+            charts=[(chart, Markup(_draw(chart)), COLOURS) for chart in sheet.charts],
+        )
     )
 
 
