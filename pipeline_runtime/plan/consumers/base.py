@@ -1,8 +1,8 @@
-"""The interface between the planner and what stands at the end of a plan's streams.
+"""The interface between the planner and the consumer at the end of a plan's streams.
 
     source ─▶ steps ─▶ feed ─▶ consumer: a training, or a table to write
 
-A consumer says which streams it takes, which columns of them, in which order, and by which feed.
+A consumer decides which streams it takes, which of their columns, in which order and by which feed.
 `build` plans the streams for any consumer; `run` has a package that runs each of them.
 """
 
@@ -18,6 +18,23 @@ from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
 
 # Rows in the order of the source.
 IN_ORDER = Shuffle(unit="None")
+
+
+class TakesInOrder:
+    """The part of a consumer that takes all rows in the order of the source."""
+
+    __slots__ = ()
+
+    @property
+    def seed(self) -> int:
+        return 0
+
+    @property
+    def request_key(self) -> str | None:
+        return None
+
+    def shuffle(self, role: str) -> Shuffle:
+        return IN_ORDER
 
 
 class Consumer(Protocol):

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.config import ExperimentSpec, Output, Shuffle
+from pipeline_runtime.config import ExperimentSpec, Output
 from pipeline_runtime.errors import ManifestError, Problem
-from pipeline_runtime.plan.consumers.base import IN_ORDER
+from pipeline_runtime.plan.consumers.base import TakesInOrder
 from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
 from pipeline_runtime.sources.partition_names import find_name_fault, find_partition_type
@@ -20,7 +20,7 @@ from pipeline_runtime.steps.checks import unknown_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputConsumer:
+class OutputConsumer(TakesInOrder):
     """Writes a table; see `consumers.base.Consumer`."""
 
     spec: ExperimentSpec
@@ -43,17 +43,6 @@ class OutputConsumer:
     @property
     def roles(self) -> tuple[str, ...]:
         return ("output",)
-
-    @property
-    def seed(self) -> int:
-        return 0
-
-    @property
-    def request_key(self) -> str | None:
-        return None
-
-    def shuffle(self, role: str) -> Shuffle:
-        return IN_ORDER
 
     def find_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return the columns of the table, those of the partitions included."""

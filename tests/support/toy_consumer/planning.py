@@ -8,16 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline_runtime.config import ExperimentSpec, Shuffle
+from pipeline_runtime.config import ExperimentSpec
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.plan import Plan, StreamPlan
-from pipeline_runtime.plan.consumers.base import IN_ORDER
+from pipeline_runtime.plan.consumers.base import TakesInOrder
 from pipeline_runtime.plan.model import FeedChoice, Stage
 from toy_consumer.model import ToySpec
 
 
 @dataclass(frozen=True)
-class SumConsumer:
+class SumConsumer(TakesInOrder):
     """Adds up a column, which its readers do for each chunk."""
 
     column: str
@@ -26,17 +26,6 @@ class SumConsumer:
     @property
     def roles(self) -> tuple[str, ...]:
         return ("sum",)
-
-    @property
-    def seed(self) -> int:
-        return 0
-
-    @property
-    def request_key(self) -> str | None:
-        return None
-
-    def shuffle(self, role: str) -> Shuffle:
-        return IN_ORDER
 
     def find_columns(self, schema: pa.Schema) -> tuple[str, ...]:
         if self.column not in schema.names:
