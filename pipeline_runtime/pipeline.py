@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import torch
 
     from pipeline_runtime.loader import Loader
+    from pipeline_runtime.run.options import RunOptions
     from pipeline_runtime.run.session import Finished
 
 Document = dict[str, Any]
@@ -247,17 +248,10 @@ class Pipeline(StepMethods):
         Raises what `run_experiment` raises if it cannot start, and TrainingError for a function
         whose source does not say all that it does; look at `.outcome` for how the run ended.
         """
-        from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment
         from pipeline_runtime.training.entrypoint import check_function
 
-        options = RunOptions(
-            output=choose_output(output, name),
-            folder_per_run=output is None,
-            storage_root=storage_root,
-            resume=resume,
-            code_paths=(str(Path.cwd()),),
-        )
+        options = _choose_options(output, name, storage_root, resume)
         if not callable(training.get("entrypoint")):
             document = self.document(name, **training)
             return run_experiment(parse_experiment(document), _to_text(document), options)
@@ -299,7 +293,6 @@ class Pipeline(StepMethods):
 
         Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
         """
-        from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment
 
         target = {
@@ -316,14 +309,23 @@ class Pipeline(StepMethods):
         }
         document = self.document(name)
         document["spec"]["output"] = to_manifest(Output, table)
-        options = RunOptions(
-            output=choose_output(output, name),
-            folder_per_run=output is None,
-            storage_root=storage_root,
-            resume=resume,
-            code_paths=(str(Path.cwd()),),
-        )
+        options = _choose_options(output, name, storage_root, resume)
         return run_experiment(parse_experiment(document), _to_text(document), options)
+
+
+def _choose_options(
+    output: str | Path | None, name: str, storage_root: str, resume: bool
+) -> RunOptions:
+    """Return the options of a run of this process's code."""
+    from pipeline_runtime.run.options import RunOptions, choose_output
+
+    return RunOptions(
+        output=choose_output(output, name),
+        folder_per_run=output is None,
+        storage_root=storage_root,
+        resume=resume,
+        code_paths=(str(Path.cwd()),),
+    )
 
 
 def _to_text(document: Document) -> str:
