@@ -98,10 +98,7 @@ def main() -> int:
         "settings": {"rows": options.rows, "rounds": options.rounds, "batchSize": BATCH_SIZE},
         "tables": tables,
     }
-    text = records.write_results(
-        NAME, results, options.output, build_markdown=build_markdown, draw=draw
-    )
-    print(text)
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 

@@ -86,10 +86,7 @@ def main() -> int:
         },
         "cells": cells,
     }
-    text = records.write_results(
-        NAME, results, options.output, build_markdown=build_markdown, draw=draw
-    )
-    print(text)
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 

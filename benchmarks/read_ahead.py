@@ -272,11 +272,7 @@ def main() -> int:
         "latency_seconds": LATENCY_SECONDS,
         "cells": cells,
     }
-    print(
-        records.write_results(
-            NAME, results, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 

@@ -28,7 +28,7 @@ class Beginning:
     load: float = field(default_factory=load_average)
 
     def describe(self, name: str, arguments: Sequence[str]) -> Document:
-        """The circumstances of `python -m benchmarks.NAME ARGUMENTS`, which ends now."""
+        """Return the circumstances of `python -m benchmarks.NAME ARGUMENTS`, which ends now."""
         return {
             "command": " ".join([f"python -m benchmarks.{name}", *arguments]),
             "commit": describe_commit(),
@@ -48,7 +48,7 @@ def write_results(
     build_markdown: Callable[[Document], str],
     draw: Callable[[Document, Path], None],
 ) -> str:
-    """Write NAME.json, .md and .svg into a folder, which is made; returns the page."""
+    """Write NAME.json, .md and .svg into a folder, which is made if missing; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     text = build_markdown(results)
     (folder / f"{name}.json").write_text(_format(results))
@@ -57,8 +57,19 @@ def write_results(
     return text
 
 
+def print_results(
+    name: str,
+    results: Document,
+    folder: Path,
+    build_markdown: Callable[[Document], str],
+    draw: Callable[[Document, Path], None],
+) -> None:
+    """Write the files of `write_results`, and print the page."""
+    print(write_results(name, results, folder, build_markdown=build_markdown, draw=draw))
+
+
 def _format(results: Document) -> str:
-    """JSON, a field a line; of a list of `rows`, of which there may be thousands, a row a line."""
+    """Return JSON with one field per line, and one row per line of the long list `rows`."""
     rows = results.get("rows")
     if not isinstance(rows, list):
         return json.dumps(results, indent=1, ensure_ascii=False) + "\n"

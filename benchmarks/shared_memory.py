@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
-        print("error: the reader and who takes need a core each, got one", file=sys.stderr)
+        print("error: the reader and the trainer need a core each, got one", file=sys.stderr)
         return 1
     beginning = records.Beginning()
     root = make_table(options.data, options.rows).roots["flat"]
@@ -195,11 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rounds": options.rounds,
         "cells": cells,
     }
-    print(
-        records.write_results(
-            NAME, results, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 

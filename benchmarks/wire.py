@@ -229,10 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "repeats": options.repeats,
         "cells": cells,
     }
-    text = records.write_results(
-        "wire", results, options.output, build_markdown=build_markdown, draw=draw
-    )
-    print(text)
+    records.print_results("wire", results, options.output, build_markdown, draw)
     return 0
 
 

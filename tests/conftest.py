@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -34,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 from property_tests import examples
 
+from benchmarks.gpu.on_device import has_gpu
+
 settings.register_profile("lastmile", deadline=None, max_examples=examples(40))
 settings.load_profile("lastmile")
 
@@ -43,11 +44,11 @@ sys.path[1:1] = (str(TESTS / "support" / folder) for folder in SUPPORT_FOLDERS)
 GPU_TESTS = TESTS / "gpu"
 NOT_SLOW = "not slow"  # what `make test` selects
 READY_VARIABLE = "LASTMILE_TOOLS_READY"  # of tools/build_tools.py
-# How long a test may take on two cores that other tests use too; the table in CONTRIBUTING.md says
-# the same. A test that takes longer is reported at the end of a run, and does not fail.
+# Limits of a test's duration on two cores that other tests use too, as in CONTRIBUTING.md. A test
+# that takes longer is reported at the end of a run, and does not fail.
 LIMITS_SECONDS = {"unit": 5, "contract": 60, "integration": 60, "e2e": 300}
 SLOW_LIMIT_SECONDS = 600
-# How long each slow test took on two busy cores, set-up included, by its id.
+# Seconds of each slow test on two busy cores, with its set-up, by its id.
 SLOW_SECONDS: dict[str, float] = json.loads((TESTS / "slow_durations.json").read_text())
 CONTROL_PLANE = ("programs", "control-plane")
 NODE = (*CONTROL_PLANE, "node", "images")
@@ -58,7 +59,7 @@ class Group:
     """Tests that run one after another.
 
     Attributes:
-        name: says what they share.
+        name: names the thing that they share.
         paths: folders and files below tests/; the longest that fits a test decides.
         needs: stages of tools/build_tools.py that must have ended before.
     """
@@ -113,10 +114,10 @@ _GROUP_OF = {path: group for group in GROUPS for path in group.paths}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give each process of tests a folder of Ray's: there it notes the cluster of the machine.
+    """Give each process of tests its own folder of Ray, where Ray records the machine's cluster.
 
-    Ray's workers keep the priority of others: at Ray's own, 15, they stand still while tests beside
-    them use the cores, and one that has not joined its node in a minute is started anew, for ever.
+    Ray's workers keep the usual priority: at Ray's own niceness, 15, they starve while other tests
+    use the cores, and Ray restarts a worker that has not joined its node in a minute, for ever.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
     folder = tempfile.mkdtemp(prefix="ray-")
@@ -124,18 +125,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def has_gpu() -> bool:
-    """Ask the driver, not torch: importing torch takes seconds."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False)
-    except FileNotFoundError:
-        return False
-    return listed.returncode == 0 and b"GPU " in listed.stdout
-
-
 @pytest.fixture(scope="session")
 def skip_unless_ci() -> Callable[[str], NoReturn]:
-    """Skips where this machine lacks what a test needs; in CI, which is to have it, fails."""
+    """Return a function that skips a test for what this machine lacks; in CI it fails it."""
 
     def skip(reason: str) -> NoReturn:
         if os.environ.get("CI"):

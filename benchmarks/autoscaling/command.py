@@ -37,7 +37,7 @@ from benchmarks.autoscaling.tuning import (
 from dataset_operator.simulation.measures import Measures
 
 NAME = "autoscaling"
-# The bars stand for so many; fewer make an indicative run.
+# The targets need this many; a run with fewer is indicative.
 FULL_SEEDS = 20
 ABLATION_SEEDS = 5
 
@@ -78,22 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     found = run(plan, runner)
     results = beginning.describe(NAME, arguments) | summarise(plan, found)
-    print(
-        records.write_results(
-            NAME, results, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; exits with what is wrong with it."""
+    """Parse the command line; exit with an error if it is wrong."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{NAME}",
-        description="Simulate every law of scaling over every scenario.",
+        description="Simulate every autoscaling policy over every scenario.",
     )
     add = parser.add_argument
-    add("--seeds", type=int, default=FULL_SEEDS, metavar="N", help="of each cell; bars ask for 20")
+    add("--seeds", type=int, default=FULL_SEEDS, metavar="N", help="of each cell; targets need 20")
     add("--ablation-seeds", type=int, default=ABLATION_SEEDS, metavar="N", help="of ablations")
     add("--scenarios", type=_names, default=[], metavar="'A;B;…'", help="some of them, by name")
     add(
@@ -101,7 +97,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--processes", type=int, default=os.cpu_count(), metavar="N")
     add("--nice", type=int, default=0, metavar="N", help="added to the processes' niceness")
-    add("--data", type=Path, default=Path("build"), metavar="DIR", help="keeps what was simulated")
+    add("--data", type=Path, default=Path("build"), metavar="DIR", help="finished simulations")
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     options = parser.parse_args(arguments)
     if min(options.seeds, options.ablation_seeds) < 2:

@@ -60,9 +60,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "power": count_power(rows),
         "rows": [row for row in rows if row["kept_share"] == 1],
     }
-    print(
-        records.write_results(
-            NAME, document, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, document, options.output, build_markdown, draw)
     return 0 if all(entry["isMet"] for entry in found) else 1

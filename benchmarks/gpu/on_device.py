@@ -60,7 +60,7 @@ def unpack_wheels(wheels: Path, site: Path) -> Path:
 
 
 def has_gpu() -> bool:
-    """Ask the driver, not torch: importing torch takes seconds."""
+    """Return whether the driver lists a GPU; importing torch to ask it takes seconds."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False)
     except FileNotFoundError:

@@ -55,11 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(
-        records.write_results(
-            NAME, results, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 

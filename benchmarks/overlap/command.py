@@ -57,11 +57,7 @@ def main() -> int:
         "rounds": options.rounds,
         "levels": levels,
     }
-    print(
-        records.write_results(
-            NAME, results, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 

@@ -14,7 +14,7 @@ from benchmarks.pairs.cells import KINDS, build_cells
 from benchmarks.pairs.figure import draw
 from benchmarks.pairs.report import build_markdown, summarise
 from benchmarks.pairs.rounds import Limits, measure
-from benchmarks.records import Beginning, write_results
+from benchmarks.records import Beginning, print_results
 
 NAME = "pairs"
 DEFAULT_ROWS = 3_000_000
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pairs": pairs,
     }
     name = f"{NAME}-{options.name}" if options.name else NAME
-    print(write_results(name, results, options.output, build_markdown=build_markdown, draw=draw))
+    print_results(name, results, options.output, build_markdown, draw)
     missed = [row for row in pairs if False in (row["is_speed_met"], row["is_memory_met"])]
     return 1 if missed else 0
 

@@ -23,7 +23,7 @@ FULL_SEEDS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; 1 if a run breaks off, and then nothing is written."""
+    """Run the benchmark; return 1 and write nothing if a run breaks off."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
     beginning = records.Beginning()
@@ -35,16 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     environment = beginning.describe(NAME, arguments)
     results = build_results(compared, costs, options.share, environment)
-    print(
-        records.write_results(
-            NAME, results, options.output, build_markdown=build_markdown, draw=draw
-        )
-    )
+    records.print_results(NAME, results, options.output, build_markdown, draw)
     return 0
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; exits with what is wrong with it."""
+    """Parse the command line; exit with an error if it is wrong."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{NAME}",
         description="Run the same profiles on raylets of this machine and in the simulator.",

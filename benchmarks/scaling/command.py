@@ -46,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; exits with what is wrong with it."""
+    """Parse the command line; exit with an error if it is wrong."""
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{NAME}",
-        description="Measure what 1 to 8 data-worker nodes bring to a trainer, and cost it.",
+        description="Measure the benefit and cost of 1 to 8 data-worker nodes.",
     )
     add = parser.add_argument
     add("--nodes", type=_numbers, default=FULL_NODES, metavar="A,B,…", help="of data workers")

@@ -14,7 +14,7 @@ from benchmarks.checkouts import ROOT, checkout
 from benchmarks.dataloading.reporting.ratios import pair_ratios
 from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.workloads import sample_options
-from benchmarks.records import Beginning, Document, write_results
+from benchmarks.records import Beginning, Document, print_results
 from benchmarks.start.figure import draw
 from benchmarks.start.running import Measured, run_lastmile, run_script
 from benchmarks.turns import in_turn
@@ -60,8 +60,7 @@ def main() -> int:
         "settings": {"rows": options.rows, "rounds": options.rounds, "old": options.old},
         **summarise(runs),
     }
-    text = write_results(NAME, results, options.output, build_markdown=build_markdown, draw=draw)
-    print(text)
+    print_results(NAME, results, options.output, build_markdown, draw)
     return 0 if all(target["met"] for target in results["targets"]) else 1
 
 

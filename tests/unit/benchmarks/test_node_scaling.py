@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from benchmark_environment import ENVIRONMENT
 from facts import assert_all_told, assert_one_tells
 
 from benchmarks.scaling.command import build_settings, parse_options, write_results
@@ -32,15 +33,6 @@ from benchmarks.scaling.slow_readers import rest_seconds
 from pipeline_runtime.feed.base import Waited
 
 READER_RATE = 100.0
-ENVIRONMENT = {
-    "command": "python -m benchmarks.scaling",
-    "commit": "abc",
-    "finishedAt": "2026-01-01T00:00Z",
-    "minutes": 1.0,
-    "machine": {"processor": "P", "cores": 2, "memoryGiB": 4, "system": "S"},
-    "versions": {"python": "3"},
-    "loadAverage": [0.0, 0.0],
-}
 
 
 def make_pass(rate: float, *, cpu: float = 1.0, rows: int = 1000) -> Pass:

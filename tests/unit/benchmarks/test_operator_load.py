@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_environment import ENVIRONMENT as IDLE
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
@@ -13,15 +14,8 @@ from benchmarks.operator.figure import draw
 from benchmarks.operator.report import build_markdown
 from benchmarks.operator.results import Document, build_results
 
-ENVIRONMENT = {
-    "command": "python -m benchmarks.operator",
-    "commit": "abc",
-    "finishedAt": "2026-01-01T00:00Z",
-    "minutes": 1.0,
-    "machine": {"processor": "P", "cores": 2, "memoryGiB": 4, "system": "S"},
-    "versions": {"python": "3"},
-    "loadAverage": [0.0, 9.0],
-}
+# The benchmark itself causes the load at its end.
+ENVIRONMENT = IDLE | {"loadAverage": [0.0, 9.0]}
 PASSES = {
     "number": 10,
     "results": {"done": 10},

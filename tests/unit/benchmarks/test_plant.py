@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from benchmark_environment import ENVIRONMENT
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
@@ -22,15 +23,6 @@ from dataset_operator.simulation.setting import Phase
 from pipeline_runtime.config import HEADROOM
 
 NO_COSTS = Costs(step_seconds=0.0, row_seconds=0.0, read_share=0.01, start_seconds=10.0)
-ENVIRONMENT = {
-    "command": "python -m benchmarks.plant",
-    "commit": "abc",
-    "finishedAt": "2026-01-01T00:00Z",
-    "minutes": 1.0,
-    "machine": {"processor": "P", "cores": 2, "memoryGiB": 4, "system": "S"},
-    "versions": {"python": "3"},
-    "loadAverage": [0.0, 0.0],
-}
 TWO_PACES = Profile(
     name="two paces",
     is_foretold=False,
