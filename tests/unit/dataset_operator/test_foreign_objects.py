@@ -272,14 +272,19 @@ def test_broken_objects_do_not_fail_a_pass(kind: str, path: str, value: Any) -> 
     assert store.finalizers == []
 
 
-@pytest.mark.parametrize("has_pods", [True, False])
-@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
-def test_no_field_of_a_status_is_needed(state: Callable[[], World], has_pods: bool) -> None:
+def build_state(state: Callable[[], World], has_pods: bool) -> tuple[World, Store]:
     world = state()
     world.document["metadata"]["resourceVersion"] = "1"
     store = build_store(world)
     if not has_pods:
         store.lists["Pod"] = []
+    return world, store
+
+
+@pytest.mark.parametrize("has_pods", [True, False])
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_no_field_of_a_status_is_needed(state: Callable[[], World], has_pods: bool) -> None:
+    world, store = build_state(state, has_pods)
     whole = store.experiment["status"]
     num_places = len(list(places(whole)))
     assert num_places > 20
@@ -295,11 +300,7 @@ def test_no_field_of_a_status_is_needed(state: Callable[[], World], has_pods: bo
 def test_a_null_counts_as_absent_beside_a_wrong_field(
     state: Callable[[], World], has_pods: bool
 ) -> None:
-    world = state()
-    world.document["metadata"]["resourceVersion"] = "1"
-    store = build_store(world)
-    if not has_pods:
-        store.lists["Pod"] = []
+    world, store = build_state(state, has_pods)
     whole = store.experiment["status"]
     for index in range(len(list(places(whole)))):
         store.experiment["status"] = copy.deepcopy(whole)

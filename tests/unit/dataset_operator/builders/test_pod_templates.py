@@ -81,12 +81,7 @@ def accepted_before(settings: Any = SETTINGS, **spec: Any) -> World:
     accepted = build_accepted(world.owner, 1, {**document, "metadata": {"name": "clicks"}})
     world.children[world.owner.accepted] = world.seal.stamp(accepted)
     world.document["spec"] = document["spec"]
-    world.is_older = True
-    world.lose_cluster()
-    world.settle()
-    world.step(seconds=20)
-    world.settle()
-    world.is_older = False
+    world.replace_cluster_as_older()
     world.settle()
     return world
 

@@ -357,6 +357,15 @@ class World:
 
     # --- possible events ------------------------------------------------------------------------
 
+    def replace_cluster_as_older(self) -> None:
+        """Replace the cluster by an operator without the rules for pods."""
+        self.is_older = True
+        self.lose_cluster()
+        self.settle()
+        self.step(seconds=20)
+        self.settle()
+        self.is_older = False
+
     def end_job(self, status: Any, submission_id: str = "", **more: Any) -> None:
         name = submission_id or self.status["submission"]["id"]
         if name in self.jobs:

@@ -15,6 +15,8 @@ from local_scripts import BATCH_ROWS, GROUP_ROWS, NUM_ROWS, SECONDS, Scripts, wr
 import pipeline_runtime
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import LoaderError, ManifestError
+from pipeline_runtime.monitor import MonitorState
+from pipeline_runtime.run.training.in_process import LocalTrainer
 from pipeline_runtime.run.training.prepare import check_program
 
 # Records the ids of each batch, and saves a checkpoint whenever one is due.
@@ -263,14 +265,20 @@ while list(islice(batches, 4)):
 """
 
 
-def test_a_script_that_takes_several_batches_saves_before_it_stops(scripts: Scripts) -> None:
-    trainer = scripts.start(STOPS_LATE, batchSize=1)
+def interrupt(trainer: LocalTrainer, scripts: Scripts) -> MonitorState:
+    """Stop a trainer after its first step, and return its last state."""
     while not (scripts.folder / "stepped").exists():
         assert not trainer.wait(0.01)
     trainer.stop()
     assert trainer.wait(SECONDS)
     state = trainer.read()
     assert state.failure_kind == "Interrupted"
+    return state
+
+
+def test_a_script_that_takes_several_batches_saves_before_it_stops(scripts: Scripts) -> None:
+    trainer = scripts.start(STOPS_LATE, batchSize=1)
+    state = interrupt(trainer, scripts)
     assert (state.ranks[0].checkpoints, state.ranks[0].step % 4) == (1, 0)
 
 
@@ -300,12 +308,7 @@ def test_a_script_that_is_asked_to_stop_is_interrupted(
     saves: str, swallows: str, scripts: Scripts
 ) -> None:
     trainer = scripts.start(STOPS, saves, swallows, epochs=1, batchSize=1)
-    while not (scripts.folder / "stepped").exists():
-        assert not trainer.wait(0.01)
-    trainer.stop()
-    assert trainer.wait(SECONDS)
-    state = trainer.read()
-    assert state.failure_kind == "Interrupted"
+    state = interrupt(trainer, scripts)
     assert state.ranks[0].checkpoints == (1 if saves == "saves" else 0)
 
 
