@@ -1,4 +1,4 @@
-"""`lastmile convert`: a table rewritten with each request's columns stored once."""
+"""The command `lastmile convert`: rewrite a table, with each request's columns stored once."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from pipeline_runtime.cli.options import (
     JsonOption,
     StorageRootOption,
     find_storage_root,
+    load_one,
     make_console,
 )
-from pipeline_runtime.config import LoadedManifest, ParquetSource, load_manifests
+from pipeline_runtime.config import LoadedManifest, ParquetSource
 from pipeline_runtime.formatting import format_bytes, format_duration, plain_spaces
 from pipeline_runtime.importing import importing
 
@@ -27,67 +28,76 @@ if TYPE_CHECKING:  # these import pyarrow, which --help does without
 _DEFAULT_ROWS = 131_072  # convert.DEFAULT_ROWS_PER_GROUP
 _MAX_ROWS = 1 << 24
 
+OutputOption = Annotated[
+    str, typer.Option(metavar="URI", help="Folder to write to; it appears when it is whole.")
+]
+InputOption = Annotated[
+    str | None, typer.Option("--input", metavar="URI", help="The table: a file, folder or glob.")
+]
+ManifestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--filename",
+        "-f",
+        metavar="FILE",
+        help="Manifest whose dataset is converted: its parquet, requestKey, requestColumns.",
+    ),
+]
+KeyOption = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Rows with an equal value are one request.")
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,…", help="Columns that are equal in all rows of a request: stored once."
+    ),
+]
+RowsOption = Annotated[
+    int, typer.Option(min=1, max=_MAX_ROWS, help="Most impressions in a row group.")
+]
+CodecOption = Annotated[
+    str,
+    typer.Option(
+        help="none, snappy, gzip, brotli, lz4, zstd, input (that of the input), or auto: for each "
+        "column one that is fast to read."
+    ),
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the result of an earlier conversion.")
+]
+
 
 def convert(
-    output: Annotated[
-        str, typer.Option(metavar="URI", help="Folder to write to; it appears when it is whole.")
-    ],
-    input_uri: Annotated[
-        str | None,
-        typer.Option("--input", metavar="URI", help="The table: a file, folder or glob."),
-    ] = None,
-    filename: Annotated[
-        str | None,
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="Manifest whose dataset is converted: its parquet, requestKey, requestColumns.",
-        ),
-    ] = None,
-    request_key: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Rows with an equal value are one request."),
-    ] = None,
-    request_columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,…", help="Columns that are equal in all rows of a request: stored once."
-        ),
-    ] = None,
-    row_group_rows: Annotated[
-        int, typer.Option(min=1, max=_MAX_ROWS, help="Impressions a row group, at most.")
-    ] = _DEFAULT_ROWS,
-    compression: Annotated[
-        str,
-        typer.Option(
-            help="none, snappy, gzip, brotli, lz4, zstd, input (as the input is), or auto: each "
-            "column by what is fast to read."
-        ),
-    ] = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what an earlier conversion left there.")
-    ] = False,
+    output: OutputOption,
+    input_uri: InputOption = None,
+    filename: ManifestOption = None,
+    request_key: KeyOption = None,
+    request_columns: ColumnsOption = None,
+    row_group_rows: RowsOption = _DEFAULT_ROWS,
+    compression: CodecOption = "auto",
+    overwrite: OverwriteOption = False,
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a flat Parquet table with one row a request, its impressions' columns as lists.
+    """Write a flat Parquet table with one row per request, and its impressions' columns as lists.
 
-    Every command reads the result as the flat table it was made of: same rows, fewer bytes.
+    Every command reads the result as the original flat table: the same rows, in fewer bytes.
     """
-    manifest = _load(filename)
+    manifest = load_one(filename) if filename is not None else None
     source = _source(manifest, input_uri)
     dataset = manifest.experiment.spec.dataset if manifest else None
     key = request_key or (dataset.request_key if dataset else None)
     if not key:
         raise typer.BadParameter(
-            "must name the column that tells requests apart; give it, or spec.dataset.requestKey "
+            "must name the column that identifies requests; give it, or spec.dataset.requestKey "
             "in the manifest",
             param_hint="--request-key",
         )
     columns: tuple[str, ...] = (dataset.request_columns or ()) if dataset else ()
+    columns_field = "spec.dataset.requestColumns"
     if request_columns is not None:
         columns = tuple(name for part in request_columns.split(",") if (name := part.strip()))
+        columns_field = "--request-columns"
     _check_codec(compression)
     with importing():
         from pipeline_runtime.convert import ConversionOptions
@@ -100,30 +110,16 @@ def convert(
         has_row_key=bool(dataset and dataset.row_key),
         overwrite=overwrite,
         key_field="--request-key" if request_key else "spec.dataset.requestKey",
-        columns_field=(
-            "--request-columns" if request_columns is not None else "spec.dataset.requestColumns"
-        ),
+        columns_field=columns_field,
     )
-    root = ""
-    if manifest and not input_uri:
-        root = find_storage_root(manifest, storage_root)
+    root = find_storage_root(manifest, storage_root) if manifest and not input_uri else ""
     with placing(manifest) if manifest else contextlib.nullcontext():
         summary = _convert(source, root, output, options)
     _print(summary, output, as_json=as_json)
 
 
-def _load(filename: str | None) -> LoadedManifest | None:
-    if filename is None:
-        return None
-    loaded = load_manifests(filename, overrides=[])
-    if len(loaded) != 1:
-        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
-        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
-    return loaded[0]
-
-
 def _source(manifest: LoadedManifest | None, uri: str | None) -> ParquetSource:
-    """The table to read: --input's, reached as the manifest says if one is given."""
+    """Return the table to read: that of --input, with the access in the manifest, if any."""
     given = manifest.experiment.spec.dataset.parquet if manifest else None
     if uri is not None:
         return ParquetSource(uri=uri, s3=given.s3 if given else None)
@@ -180,8 +176,8 @@ def _print(summary: ConversionSummary, output: str, *, as_json: bool) -> None:
     )
     if summary.mismatches:
         print(
-            f"{summary.mismatches:,} rows differ from the row before in their request's columns; "
-            "each began an entry of its own: check --request-columns"
+            f"{summary.mismatches:,} rows differ from the previous row of their request in its "
+            "columns; each began a new entry: check --request-columns"
         )
     if summary.null_keys:
         print(f"{summary.null_keys:,} rows have no request key; each is a request of its own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,7 @@ FilesOption = Annotated[
         "--filename", "-f", metavar="FILE", help="Manifest file or directory, or - (repeatable)."
     ),
 ]
+FileOption = Annotated[str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -38,7 +40,7 @@ SetOption = Annotated[
 StorageRootOption = Annotated[
     str,
     typer.Option(
-        "--storage-root", metavar="URI", help="Where URIs of the manifest without a scheme start."
+        "--storage-root", metavar="URI", help="Base of the manifest's URIs without a scheme."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -46,15 +48,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 DEFAULT_STORAGE_ROOT = "build/"
 
 
-# In a pipe or a file, no line of a wide table is folded.
+# Width in a pipe or a file, so that lines of a wide table are not folded.
 _PIPE_CELLS = 200
 
 
 def make_console(*, stderr: bool = False, is_wide: bool = False) -> Console:
-    """Make a console that is plain where the output is not a terminal.
+    """Make a console, which is plain if the output is not a terminal.
 
     Args:
-        is_wide: whether a table may be wider than 80 cells there.
+        is_wide: True if a table may be wider than 80 cells then.
     """
     from rich.console import Console
 
@@ -80,6 +82,27 @@ def working_dir(manifest: LoadedManifest) -> tuple[str, ...]:
     if folder is None or "://" in folder:
         return ()
     return (str((manifest.folder / os.path.expanduser(folder)).resolve()),)
+
+
+def load_one(
+    filename: str, overrides: Sequence[str] | None = None, *, is_accepted: bool = False
+) -> LoadedManifest:
+    """Load a file with one manifest.
+
+    Args:
+        is_accepted: as in `load_manifests`.
+
+    Raises:
+        typer.BadParameter: the file holds several.
+        ManifestError: the manifest is wrong.
+    """
+    from pipeline_runtime.config import load_manifests
+
+    loaded = load_manifests(filename, overrides=overrides or [], is_accepted=is_accepted)
+    if len(loaded) != 1:
+        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
+        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
+    return loaded[0]
 
 
 def find_storage_root(manifest: LoadedManifest, option: str) -> str:

@@ -1,4 +1,4 @@
-"""`lastmile profile`: where time goes, what binds, how many data workers it takes."""
+"""The command `lastmile profile`: find the bottleneck, and the data workers that a run needs."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ import typer
 from pipeline_runtime.cli.failures import placing
 from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
+    FileOption,
     JsonOption,
     SetOption,
     StorageRootOption,
     code_paths,
     find_storage_root,
+    load_one,
     make_console,
     working_dir,
 )
-from pipeline_runtime.config import load_manifests
 from pipeline_runtime.importing import importing
 
 DEFAULT_SECONDS = 12.0
-# As many as fill 64 batches of the default size where every row is kept.
+# Rows of 64 batches of the default size, if every row is kept.
 DEFAULT_ROWS = 262_144
 
 
 def profile(
-    filename: Annotated[
-        str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")
-    ],
+    filename: FileOption,
     overrides: SetOption = None,
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
     seconds: Annotated[
-        float, typer.Option(min=1, max=3600, help="How long to measure, about.")
+        float, typer.Option(min=1, max=3600, help="Approximate duration of the measurement.")
     ] = DEFAULT_SECONDS,
     rows: Annotated[
-        int, typer.Option(min=1, help="Rows to measure on, at most; whole row groups are read.")
+        int, typer.Option(min=1, help="Most rows to measure; whole row groups are read.")
     ] = DEFAULT_ROWS,
     output: Annotated[
         Path | None, typer.Option(help="Folder for profile.json and profile.html.")
@@ -45,14 +44,10 @@ def profile(
 ) -> None:
     """Measure the model, the storage and every step on a sample, here and without Ray.
 
-    Says what binds, how many data workers feed the trainers, and what to change. Nothing is trained
-    for good: no checkpoint is written.
+    Prints the bottleneck, how many data workers feed the trainers, and what to change. No
+    checkpoint is written.
     """
-    loaded = load_manifests(filename, overrides=overrides or [])
-    if len(loaded) != 1:
-        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
-        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
-    manifest = loaded[0]
+    manifest = load_one(filename, overrides)
     with importing():
         from pipeline_runtime.profiling.page import write_profile
         from pipeline_runtime.profiling.session import ProfileOptions, profile_experiment
