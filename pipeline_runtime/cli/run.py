@@ -1,4 +1,4 @@
-"""`lastmile run`: runs one manifest, on this machine or on a running Ray cluster."""
+"""The command `lastmile run`: run one manifest, on this machine or on a running Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ import yaml
 from pipeline_runtime.cli.failures import EXIT_INTERRUPTED, EXIT_OK, exit_code_of, placing
 from pipeline_runtime.cli.options import (
     DEFAULT_STORAGE_ROOT,
+    FileOption,
     JsonOption,
     SetOption,
     StorageRootOption,
     code_paths,
     find_storage_root,
+    load_one,
     make_console,
     working_dir,
 )
 from pipeline_runtime.cli.repeats import MAX_SEEDS, describe_repeats, dump, repeat
-from pipeline_runtime.config import ACCEPTED_VARIABLE, LoadedManifest, load_manifests
+from pipeline_runtime.config import ACCEPTED_VARIABLE, LoadedManifest
 from pipeline_runtime.errors import AlreadyComplete
 from pipeline_runtime.importing import importing
 from pipeline_runtime.run.folders import MAX_RUN_ID_CHARS, is_run_id
@@ -50,70 +52,73 @@ def _check_run_id(text: str | None) -> str | None:
     )
 
 
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        help="local: this machine, with Ray only if the manifest needs it; ray: with an "
+        "embedded Ray in any case; auto: the cluster of this machine; http://HOST:8265: submit "
+        "to that cluster's Jobs API."
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the report, which must not hold another run; build/NAME/RUN by default."
+    ),
+]
+ResumeOption = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue from the last whole checkpoint of the run in --output, or of the newest "
+        "run of this manifest.",
+    ),
+]
+RunIdOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        callback=_check_run_id,
+        help="Id that the attempts of one run share. Names of its folders end with it, and "
+        "--resume ignores the checkpoints of other runs.",
+    ),
+]
+PortOption = Annotated[
+    int,
+    typer.Option(
+        min=0, max=65535, help="Port of the Prometheus metrics; a free port if it is taken."
+    ),
+]
+SeedsOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MAX_SEEDS,
+        metavar="N",
+        help="Train N times, with training.seed and the numbers after it; the rows stay the "
+        "same. lastmile compare finds the repeats.",
+    ),
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")]
+
+
 def run(
-    filename: Annotated[
-        str, typer.Option("--filename", "-f", metavar="FILE", help="The manifest.")
-    ],
+    filename: FileOption,
     overrides: SetOption = None,
-    address: Annotated[
-        str,
-        typer.Option(
-            help="local: this machine, with Ray only if the manifest needs it; ray: with an "
-            "embedded Ray in any case; auto: the cluster of this machine; http://HOST:8265: submit "
-            "to that cluster's Jobs API."
-        ),
-    ] = "local",
+    address: AddressOption = "local",
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the report, which must not hold another run; build/NAME/RUN by default."
-        ),
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Continue from the last whole checkpoint of the run in --output, or of the newest "
-            "run of this manifest.",
-        ),
-    ] = False,
-    run_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            callback=_check_run_id,
-            help="Id that the attempts of one run share. Names of its folders end with it, and "
-            "--resume ignores the checkpoints of other runs.",
-        ),
-    ] = None,
-    metrics_port: Annotated[
-        int,
-        typer.Option(
-            min=0, max=65535, help="Port of the Prometheus metrics; a free port if it is taken."
-        ),
-    ] = 9464,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=MAX_SEEDS,
-            metavar="N",
-            help="Train N times, with training.seed and the numbers after it; the rows stay the "
-            "same. lastmile compare finds the repeats.",
-        ),
-    ] = 1,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    run_id: RunIdOption = None,
+    metrics_port: PortOption = 9464,
+    seeds: SeedsOption = 1,
     as_json: JsonOption = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Stream the table through the steps into training or a new table, and leave a report."""
     # The operator has checked what it submits, perhaps by the rules of an older release.
     is_accepted = os.environ.get(ACCEPTED_VARIABLE) == "1"
-    loaded = load_manifests(filename, overrides=overrides or [], is_accepted=is_accepted)
-    if len(loaded) != 1:
-        names = ", ".join(manifest.experiment.metadata.name for manifest in loaded)
-        raise typer.BadParameter(f"must hold one experiment, got {len(loaded)}: {names}")
-    manifest = loaded[0]
+    manifest = load_one(filename, overrides, is_accepted=is_accepted)
     root = find_storage_root(manifest, storage_root)
     if seeds > 1 and output is not None:
         raise typer.BadParameter(
@@ -129,13 +134,10 @@ def run(
         from pipeline_runtime.cli.jobs_api import absolute_root, submit
 
         root = absolute_root(root)
-        if manifest.experiment.spec.storage.root is not None:  # wins, and may be relative to here
+        if manifest.experiment.spec.storage.root is not None:  # overrides the given root
             texts = [_set_root(each, root) for each in manifests]
-        for text in texts:
-            code = submit(address, text, root, resume=resume, run_id=run_id)
-            if code != EXIT_OK:
-                break
-        raise typer.Exit(code)
+        codes = (submit(address, text, root, resume=resume, run_id=run_id) for text in texts)
+        raise typer.Exit(next((code for code in codes if code != EXIT_OK), EXIT_OK))
     with importing():  # the libraries that a plan needs
         from pipeline_runtime.run.options import RunOptions, choose_output
         from pipeline_runtime.run.session import run_experiment  # noqa: F401
