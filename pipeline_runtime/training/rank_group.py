@@ -43,4 +43,5 @@ class RankGroup:
             return list(values)
         reduced = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(reduced, op=dist.ReduceOp.MAX, group=self._group)
-        return [float(value) for value in reduced]
+        largest: list[float] = reduced.tolist()
+        return largest
