@@ -17,11 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_tests import examples
 
-from pipeline_runtime.arrays.conversion import (
-    Arrays,
-    check_tensor_schema,
-    to_arrays,
-)
+from pipeline_runtime.arrays.conversion import Arrays, check_tensor_schema, to_arrays
 from pipeline_runtime.arrays.cuts import cut_arrays, join_arrays, num_rows_of, split_parts
 from pipeline_runtime.arrays.packing import pack_arrays, unpack_arrays
 from pipeline_runtime.batches import (
