@@ -58,6 +58,8 @@ class _Trained(BaseModel):
     script: str | None = None
     model: ImportPath | None = None
     config: dict[str, JsonValue] = Field(default_factory=dict)
+    label_column: str | None = None
+    weight_column: str | None = None
 
     @property
     def program(self) -> str | None:
@@ -189,11 +191,11 @@ def _build(
         )
     if trained.model is None:
         return _build_ranking(header, trained, state)
-    return _build_users(header, trained.model, trained.config, schema)
+    return _build_users(header, trained.model, trained, schema)
 
 
 def _build_users(
-    header: CheckpointHeader, path: str, config: Mapping[str, Any], schema: pa.Schema | None
+    header: CheckpointHeader, path: str, trained: _Trained, schema: pa.Schema | None
 ) -> nn.Module:
     """Call the function of `training.model`.
 
@@ -211,7 +213,8 @@ def _build_users(
             f"{header.uri}: the state must have the schema that {path!r} gets, but has none; give "
             "the module as model="
         )
-    return build_module(path, config, schema)
+    label, weight = trained.label_column, trained.weight_column
+    return build_module(path, trained.config, schema, label=label, weight=weight)
 
 
 def _build_ranking(

@@ -220,7 +220,9 @@ def _build_model(ctx: TrainContext) -> tuple[LoopConfig, str, nn.Module]:
     """Return the loop's settings, the label column, and the module, of the user or built-in."""
     if ctx.model is not None:
         assert ctx.label_column is not None  # the spec's rule
-        module = build_module(ctx.model, ctx.config, ctx.schema)
+        module = build_module(
+            ctx.model, ctx.config, ctx.schema, label=ctx.label_column, weight=ctx.weight_column
+        )
         return parse_loop_config(ctx.config), ctx.label_column, module
     config = parse_config(ctx.config)
     features = choose_features(config, ctx.schema, label=ctx.label_column, weight=ctx.weight_column)

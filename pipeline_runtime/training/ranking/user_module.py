@@ -7,7 +7,7 @@ Shapes: B rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -21,26 +21,32 @@ from pipeline_runtime.steps.base import public_schema
 from pipeline_runtime.training.entrypoint import MODEL_FIELD, load_model_function
 
 
-def build_module(path: str, config: Mapping[str, Any], schema: pa.Schema) -> nn.Module:
+def build_module(
+    path: str,
+    config: Mapping[str, Any],
+    schema: pa.Schema,
+    *,
+    label: str | None,
+    weight: str | None,
+) -> nn.Module:
     """Import the function that a manifest names, and call it.
+
+    The function gets the features alone. A model that took all columns of the schema would
+    otherwise learn the label from itself, or from a weight that depends on it.
 
     Args:
         path: the function, as `module:function`.
         config: `spec.training.config`; the function gets a copy.
-        schema: the columns of the batches; the function does not get Lastmile's own.
+        schema: the columns of the batches.
+        label, weight: columns that the function does not get; nor does it get Lastmile's own.
 
     Raises TrainingError if there is no such function, or it returns no module that can be trained;
     and what the function raises.
     """
-    return call_builder(load_model_function(path), path, config, schema)
-
-
-def call_builder(
-    function: Callable[[Any, Any], object], name: str, config: Mapping[str, Any], schema: pa.Schema
-) -> nn.Module:
-    """Call a function that builds a module; see `build_module`."""
-    module = function(dict(config), public_schema(schema))
-    where = f"{MODEL_FIELD}: {name}"
+    function = load_model_function(path)
+    features = [field for field in public_schema(schema) if field.name not in (label, weight)]
+    module = function(dict(config), pa.schema(features))
+    where = f"{MODEL_FIELD}: {path}"
     if not isinstance(module, nn.Module):
         raise TrainingError(
             f"{where}: must return a torch.nn.Module, got {type(module).__name__}; return the model"

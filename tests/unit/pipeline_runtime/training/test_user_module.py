@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import torch
-from torch import nn
 from trained_models import train_flights, write_flights
 
 from pipeline_runtime import load_model
@@ -15,7 +14,6 @@ from pipeline_runtime.errors import ManifestError, TrainingError
 from pipeline_runtime.training.ranking.features import parse_loop_config
 from pipeline_runtime.training.ranking.user_module import (
     build_module,
-    call_builder,
     check_logits,
 )
 
@@ -72,7 +70,7 @@ def test_a_module_gets_config_schema_and_batches(
     import seen_model  # type: ignore[import-not-found]
 
     assert seen_model.seen["config"] == config
-    assert set(seen_model.seen["schema"].names) == {*columns, "delayed"}
+    assert seen_model.seen["schema"].names == columns
     assert seen_model.seen["schema"].field("legs").type.list_size == 3
     batch = seen_model.seen["batches"][0]
     assert batch["distance"] == batch["row_weight"] == [64]
@@ -119,7 +117,7 @@ def test_what_builds_no_trainable_module_is_refused(
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(TrainingError, match=r"^spec\.training\.model: "):
-        build_module(f"functions:{name}", {}, SCHEMA)
+        build_module(f"functions:{name}", {}, SCHEMA, label=None, weight=None)
 
 
 def test_a_wrong_function_is_refused_before_the_run(tmp_path: Path) -> None:
@@ -173,12 +171,13 @@ def test_wrong_fields_of_the_loop_are_refused(config: dict[str, Any], paths: lis
     ]
 
 
-def test_the_schema_has_no_column_of_lastmiles_own() -> None:
-    seen: list[pa.Schema] = []
+def test_a_module_gets_the_features_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seen_features.py").write_text(SEEN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    schema = SCHEMA.append(pa.field("label", pa.bool_())).append(pa.field("w", pa.float32()))
 
-    def build(_: object, schema: pa.Schema) -> nn.Module:
-        seen.append(schema)
-        return nn.Linear(1, 1)
+    build_module("seen_features:build", {}, schema, label="label", weight="w")
 
-    call_builder(build, "build", {}, SCHEMA)
-    assert seen[0].names == ["x", "ids"]
+    import seen_features  # type: ignore[import-not-found]
+
+    assert seen_features.seen["schema"].names == ["x", "ids"]
