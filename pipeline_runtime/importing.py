@@ -21,18 +21,28 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
+# A block that imports fewer modules leaves so few objects that freezing does not pay.
+_MANY_MODULES = 50
+
+
 @contextmanager
 def importing() -> Iterator[None]:
-    """Hold the collector off for the block; what it leaves is never looked at again."""
-    if not gc.isenabled():  # whoever switched it off, or an outer block, has it their way
+    """Hold the collector off for the block, and freeze the objects that its imports leave.
+
+    A freeze keeps all objects of the process, also the garbage of a run before. So a block that
+    imports next to nothing, as that of a second run does, freezes nothing.
+    """
+    if not gc.isenabled():  # the caller switched it off, or an outer block did
         yield
         return
     gc.disable()
+    num_modules = len(sys.modules)
     try:
         import_arrow()
         yield
     finally:
-        gc.freeze()  # else all of it would be young, and the next collection as long
+        if len(sys.modules) - num_modules >= _MANY_MODULES:
+            gc.freeze()  # else all of it would be young, and the next collection as long
         gc.enable()
 
 

@@ -3,8 +3,10 @@
 import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -19,12 +21,33 @@ def collector() -> Iterator[None]:
     gc.enable()
 
 
-def test_collector_rests_in_the_block_and_skips_what_it_left() -> None:
+def test_collector_rests_in_the_block_and_skips_what_it_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"imported_{i}" for i in range(100)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("things = [[] for _ in range(100)]")
+    monkeypatch.syspath_prepend(str(tmp_path))
     with importing():
         assert not gc.isenabled()
-        kept: list[list[int]] = [[] for _ in range(10_000)]
+        for name in names:
+            import_module(name)
     assert gc.isenabled()
-    assert gc.get_freeze_count() >= len(kept)
+    assert gc.get_freeze_count() >= 100 * len(names)
+
+
+def test_garbage_stays_collectable_after_a_block_without_imports() -> None:
+    class Node:
+        """A part of a cycle."""
+
+    node = Node()
+    node.self = node  # type: ignore[attr-defined]
+    there = weakref.ref(node)
+    del node
+    with importing():
+        pass
+    gc.collect()
+    assert there() is None
 
 
 def test_inner_block_leaves_the_collector_to_the_outer_one() -> None:
