@@ -20,7 +20,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-
 # A block that imports fewer modules leaves so few objects that freezing does not pay.
 _MANY_MODULES = 50
 
