@@ -1,4 +1,4 @@
-"""Write files on this machine whole or not at all.
+"""Reads and writes files of this machine: regular ones only, and whole or not at all.
 
 A reader never finds half a file, and a link in the folder is never followed: the content goes to a
 new file beside the place of the old one, which it then replaces.
@@ -6,8 +6,10 @@ new file beside the place of the old one, which it then replaces.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,24 @@ from typing import BinaryIO
 # O_EXCL follows no link. The usual mode, since others read what runs leave; `tempfile` has 0600.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _MODE = 0o666
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file, and return its descriptor.
+
+    A FIFO or a device in its place would block, or never end. Raises OSError for either.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "must be a regular file, but is another kind of file", str(path))
+
+
+def read_regular(path: str | Path, max_bytes: int = -1) -> bytes:
+    """Return the content of a regular file, or its first bytes. Raises OSError."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read(max_bytes)
 
 
 @contextmanager

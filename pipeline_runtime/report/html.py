@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from pipeline_runtime import formatting
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.files import write_atomically
+from pipeline_runtime.files import read_regular, write_atomically
 from pipeline_runtime.report import charts, supply, view
 from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, load_decisions
 from pipeline_runtime.report.files.metrics_history import HISTORY_SCHEMA, read_history
@@ -108,7 +108,7 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
 def _read_manifest(directory: Path) -> str:
     path = directory / MANIFEST_FILE
     # A stray byte in a file that the page only shows must not prevent the report.
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return read_regular(path).decode(errors="replace") if path.exists() else ""
 
 
 def _build_environment() -> Environment:

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.files import write_atomically
+from pipeline_runtime.files import read_regular, write_atomically
 from pipeline_runtime.report.files.summary import UtcTime
 
 DECISIONS_FOLDER = "decisions"
@@ -80,7 +80,7 @@ def load_decisions(directory: Path) -> list[ScalingDecision]:
 
 def _load(path: Path) -> ScalingDecision:
     try:
-        return ScalingDecision.model_validate_json(path.read_bytes())
+        return ScalingDecision.model_validate_json(read_regular(path))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

@@ -16,6 +16,7 @@ from pipeline_runtime.evaluated_rows import (
     encode_rows,
     merge_rows,
 )
+from pipeline_runtime.files import read_regular
 
 __all__ = [
     "EVALUATION_FILE",
@@ -39,4 +40,4 @@ def load_rows(directory: Path) -> EvaluationRows | None:
         LastmileError: the file is no such file, or is of another version.
     """
     path = Path(directory) / EVALUATION_FILE
-    return decode_rows(path.read_bytes(), str(path)) if path.exists() else None
+    return decode_rows(read_regular(path), str(path)) if path.exists() else None

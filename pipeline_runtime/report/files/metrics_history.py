@@ -8,6 +8,7 @@ reads.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.files import replacing
+from pipeline_runtime.files import open_regular, replacing
 from pipeline_runtime.training.recorder import ROW_SCHEMA
 
 HISTORY_FILE = "metrics.parquet"
@@ -220,7 +221,7 @@ def _iterate_parquet(file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 
 
 def _iterate_journal(journal: Path, base_rows: int) -> Iterator[pa.RecordBatch]:
-    with journal.open("rb") as file:
+    with os.fdopen(open_regular(journal), "rb") as file:
         try:
             reader = pa.ipc.open_stream(file)
             written_on = int((reader.schema.metadata or {}).get(_BASE_ROWS_KEY, b"0"))

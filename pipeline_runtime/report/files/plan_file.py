@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.files import read_regular
 
 PLAN_FILE = "plan.json"
 
@@ -58,7 +59,7 @@ def load_plan(directory: Path) -> PlanFile | None:
     if not path.exists():
         return None
     try:
-        return PlanFile.model_validate_json(path.read_bytes())
+        return PlanFile.model_validate_json(read_regular(path))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the document"

@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.files import write_atomically
+from pipeline_runtime.files import read_regular, write_atomically
 
 SUMMARY_VERSION = 1
 SUMMARY_FILE = "summary.json"
@@ -393,7 +393,7 @@ def load_summary(directory: Path) -> Summary:
     """
     path = Path(directory) / SUMMARY_FILE
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except FileNotFoundError:
         raise LastmileError(
             f"{path}: must exist, but does not; a run writes it when it ends: "
