@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline_runtime.errors import StoreError
+from pipeline_runtime.files import open_regular
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import write_files
 
@@ -26,10 +27,18 @@ MAX_LOG_BYTES = 16 << 20
 
 
 class LogKeeper:
-    """Copies this process's log to a run's location, once the location is known."""
+    """Copies this process's log to a run's location, once the location is known.
 
-    def __init__(self, log: Path | None) -> None:
+    Args:
+        log: the file; None: nothing is copied.
+        name: name of the copy; that of the file by default.
+        start: bytes at the start of the file that are not this process's.
+    """
+
+    def __init__(self, log: Path | None, name: str | None = None, start: int = 0) -> None:
         self._log = log
+        self._name = name
+        self._start = start
         self._location: Location | None = None
         self._copied = -1
         self._stop = threading.Event()
@@ -61,10 +70,11 @@ class LogKeeper:
             size = self._log.stat().st_size
             if size == self._copied:
                 return
-            with self._log.open("rb") as file:
-                file.seek(max(0, size - MAX_LOG_BYTES))
+            with os.fdopen(open_regular(self._log), "rb") as file:
+                file.seek(max(self._start, size - MAX_LOG_BYTES))
                 content = file.read(MAX_LOG_BYTES)
-            write_files(self._location, {self._log.name: content}, "copy the log there")
+            name = self._name or self._log.name
+            write_files(self._location, {name: content}, "copy the log there")
         except (OSError, StoreError) as error:
             print(f"warning: {error}", flush=True)
             return
