@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipeline_runtime.cli.failures import EXIT_FAILED
 from pipeline_runtime.cli.options import DEFAULT_STORAGE_ROOT, JsonOption, make_console
 from pipeline_runtime.cli.runs import NameOption, RootArgument
 from pipeline_runtime.cli.times import parse_age
@@ -62,6 +63,8 @@ def clean(
         _print_json(plan, dry_run=dry_run)
     else:
         _print(plan, dry_run=dry_run)
+    if any(kept.is_failed for kept in plan.kept):
+        raise typer.Exit(EXIT_FAILED)
 
 
 def _print_json(plan: CleaningPlan, *, dry_run: bool) -> None:

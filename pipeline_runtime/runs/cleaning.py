@@ -1,7 +1,8 @@
 """Deletes the folders of runs that nobody needs, or only their checkpoints.
 
 `listing` runs before. The plan is made first, and shown in a dry run; each run is looked at again
-right before it is deleted. These are kept, whatever the rule says:
+right before it is deleted, while its folders on this machine are locked (`locking`), so that no
+process resumes it meanwhile. These are kept, whatever the rule says:
 
 - a run that is in use: its process holds the lock on its folder, or it has not ended and one of its
   files is younger than an hour, which is also how a run on another machine is noticed;
@@ -14,19 +15,22 @@ right before it is deleted. These are kept, whatever the rule says:
 
 from __future__ import annotations
 
-import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pyarrow import fs as pafs
 
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.output.names import STAGING_FOLDER
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.runs.listing import UNFINISHED, ListedRun
 from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
+from pipeline_runtime.runs.locking import is_locked, locking
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, find_info
 
@@ -34,6 +38,7 @@ from pipeline_runtime.sources.stores import asking, find_info
 QUIET_TIME = timedelta(hours=1)
 CHECKPOINTS_FOLDER = "checkpoints"
 _PURPOSE = "delete runs"
+_RUNNING = "it is running"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +70,15 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A run that meets the rule and is kept all the same."""
+    """A run that meets the rule and is kept all the same.
+
+    Attributes:
+        is_failed: it was not to be kept, but it, or a part of it, could not be deleted.
+    """
 
     run: ListedRun
     reason: str
+    is_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,20 +112,61 @@ def plan_cleaning(runs: Sequence[ListedRun], rule: CleaningRule, now: datetime) 
 
 
 def delete(plan: CleaningPlan) -> CleaningPlan:
-    """Delete what the plan says, and return what was deleted and what was kept.
-
-    Raises StoreError if a store refuses.
-    """
+    """Delete what the plan says, and return what was deleted and what was kept."""
     done: list[Deletion] = []
     kept = list(plan.kept)
     for deletion in plan.deletions:
-        if reason := _find_use(deletion.run, datetime.now(UTC)):
-            kept.append(Kept(run=deletion.run, reason=reason))
+        run = deletion.run
+        try:
+            reason = _delete(deletion)
+        except (LastmileError, OSError) as error:  # the others are deleted all the same
+            kept.append(Kept(run=run, reason=f"not all could be deleted: {error}", is_failed=True))
             continue
-        for folder in deletion.folders:
-            Storage(folder).remove()
-        done.append(deletion)
+        if reason:
+            kept.append(Kept(run=run, reason=reason))
+        else:
+            done.append(deletion)
     return CleaningPlan(deletions=tuple(done), kept=tuple(kept))
+
+
+def _delete(deletion: Deletion) -> str | None:
+    """Delete the folders of a run; return why it is kept, if a process uses it."""
+    run = deletion.run
+    if reason := _find_use(run, datetime.now(UTC)):
+        return reason
+    local = [Path(folder.path) for folder in run.folders if _is_local(folder)]
+    with ExitStack() as held:
+        try:
+            for path in local:
+                held.enter_context(locking(path))
+                held.callback(_drop_empty, path)
+        except BlockingIOError:
+            return _RUNNING
+        for folder in deletion.folders:
+            if Path(folder.path) in local:
+                _remove_locked(Path(folder.path))
+            else:
+                Storage(folder).remove()
+    return None
+
+
+def _remove_locked(folder: Path) -> None:
+    """Remove a locked folder, its `run.json` last: until then, nobody else can lock it."""
+    for entry in list(os.scandir(folder)):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif entry.name != RUN_FILE:
+            os.unlink(entry.path)
+    (folder / RUN_FILE).unlink(missing_ok=True)
+    with suppress(OSError):  # a process has resumed the run since, in a new folder
+        folder.rmdir()
+
+
+def _drop_empty(folder: Path) -> None:
+    """Remove the `run.json` that a lock on the folder of an older Lastmile has made."""
+    with suppress(OSError):
+        if (folder / RUN_FILE).lstat().st_size == 0:
+            (folder / RUN_FILE).unlink()
 
 
 def _meets(run: ListedRun, runs: Sequence[ListedRun], rule: CleaningRule, now: datetime) -> bool:
@@ -148,32 +199,13 @@ def _find_reason(run: ListedRun, runs: Sequence[ListedRun], now: datetime) -> st
 
 
 def _find_use(run: ListedRun, now: datetime) -> str | None:
-    if any(_is_locked(folder) for folder in run.folders):
-        return "it is running"
+    if any(_is_local(folder) and is_locked(Path(folder.path)) for folder in run.folders):
+        return _RUNNING
     if run.phase == "Complete":
         return None
     times = [info.mtime for folder in run.folders for info in _list_files(folder) if info.mtime]
     is_fresh = bool(times) and now - max(times) < QUIET_TIME
     return "it may be running: it was written to within the last hour" if is_fresh else None
-
-
-def _is_locked(folder: Location) -> bool:
-    """Return whether a process of this machine, or of a shared file system, runs there."""
-    if not isinstance(folder.filesystem, pafs.LocalFileSystem):
-        return False
-    try:
-        descriptor = os.open(Path(folder.path) / RUN_FILE, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False  # a file system without locks
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _is_latest(folder: Location) -> bool:

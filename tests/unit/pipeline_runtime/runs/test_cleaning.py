@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,8 +16,11 @@ from stored_runs import StoredRun, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
+from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.runs.cleaning import CleaningRule, delete, plan_cleaning
 from pipeline_runtime.runs.listing import list_runs
+from pipeline_runtime.runs.locking import locking
+from pipeline_runtime.sources import open_location
 
 NOW = datetime(2026, 1, 1, 1, tzinfo=UTC)
 AN_HOUR_AGO = NOW - timedelta(hours=1, minutes=5)
@@ -89,6 +94,43 @@ def test_run_that_starts_after_the_plan_is_kept(tmp_path: Path) -> None:
         done = delete(plan)
     assert done.deletions == ()
     assert [kept.run.name for kept in done.kept] == [run_at(2).folder, run_at(1).folder]
+
+
+@pytest.mark.parametrize("only_checkpoints", [False, True])
+def test_nobody_resumes_a_run_while_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_checkpoints: bool
+) -> None:
+    write_runs(tmp_path, [run_at(1), run_at(2)])
+    folder = tmp_path / "clicks" / run_at(1).folder
+    refused: list[Storage] = []
+
+    def resume_and_remove(storage: Storage) -> None:
+        with pytest.raises(BlockingIOError), locking(folder):
+            pass
+        refused.append(storage)
+        shutil.rmtree(storage.location.path)
+
+    monkeypatch.setattr(Storage, "remove", resume_and_remove)
+    rule = CleaningRule(keep_last=0, only_checkpoints=only_checkpoints)
+    plan = plan_cleaning(list_runs(str(tmp_path)), rule, NOW)
+    staged = open_location(str(folder / "checkpoints"))
+    [deletion] = plan.deletions
+    deletion = replace(deletion, folders=(staged, *deletion.folders[only_checkpoints:]))
+    assert delete(replace(plan, deletions=(deletion,))).deletions == (deletion,)
+    assert len(refused) == 1
+    assert folder.exists() is only_checkpoints
+    assert not (folder / "run.json").exists()  # these runs had none
+
+
+def test_run_that_cannot_be_deleted_is_named(tmp_path: Path) -> None:
+    write_runs(tmp_path, FOUR)
+    os.mkfifo(tmp_path / "clicks" / FOUR[0].folder / "run.json")
+    command = ["clean", str(tmp_path), "--keep-last", "0", "--json"]
+    result = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert result.exit_code == 1
+    found = json.loads(result.output)
+    assert {each["run"] for each in found["deleted"]} == {FOUR[1].folder, FOUR[2].folder}
+    assert FOUR[0].folder in [each["run"] for each in found["kept"]]
 
 
 def test_run_that_was_just_written_to_is_kept(tmp_path: Path) -> None:
