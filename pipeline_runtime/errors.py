@@ -13,8 +13,9 @@
     ├── ExportError        a model cannot be written in this format
     ├── OutputError        a table cannot be written: no room, or another attempt writes it
     │   └── OutputRefused  a table must not be written: another attempt would end the same way
-    ├── FolderTaken        a run's folder holds another run, or another process writes there
-    │   └── NameTaken      a folder of the run's name does
+    ├── FolderTaken        a run's folder holds another run
+    │   ├── NameTaken      a folder of the run's name does
+    │   └── FolderInUse    another process writes there; it may have ended the next time
     ├── AlreadyComplete    there is nothing to resume
     └── Interrupted        a signal, such as that of Ctrl-C, stopped the run
 
@@ -152,11 +153,15 @@ class OutputRefused(OutputError):
 
 
 class FolderTaken(LastmileError):
-    """The folder of a run holds another run, or another process writes there."""
+    """The folder of a run holds another run."""
 
 
 class NameTaken(FolderTaken):
     """A folder with the name of the run is taken; a run that begins a second later has another."""
+
+
+class FolderInUse(FolderTaken):
+    """Another process writes to the folder of a run; the next attempt may succeed."""
 
 
 class AlreadyComplete(LastmileError):

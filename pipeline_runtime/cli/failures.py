@@ -36,6 +36,7 @@ _CODES: dict[type[errors.LastmileError], int] = {
     errors.StoreError: EXIT_SOURCE,
     errors.FolderTaken: EXIT_INVALID,
     errors.NameTaken: EXIT_INVALID,
+    errors.FolderInUse: EXIT_FAILED,  # final for the operator otherwise
     errors.CheckpointError: EXIT_CHECKPOINT,
     errors.OutputRefused: EXIT_OUTPUT,
     errors.Interrupted: EXIT_INTERRUPTED,

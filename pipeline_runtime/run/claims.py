@@ -4,8 +4,8 @@
     build/clicks/latest                               a link to the folder of the newest run
 
 `run.json` names the run that a folder holds. The process of the run holds a lock on this file
-(flock(2)), which the kernel releases when the process ends, however it ends. The run's folder on
-the artifacts store is claimed too: by a lock if it is on this machine, else by a look at its name.
+(`runs.locking`). The run's folder on the artifacts store is claimed too: by a lock if it is on this
+machine, else by its name, which ends with an id that no other run has.
 
 A consumer claims a run as soon as it knows the name, and before it changes anything. `session`
 opens the claim, and has the files written into the folder.
@@ -13,7 +13,6 @@ opens the claim, and has the files written into the folder.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -28,16 +27,17 @@ from pyarrow import fs as pafs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pipeline_runtime.errors import FolderTaken, LastmileError, NameTaken
+from pipeline_runtime.errors import FolderInUse, FolderTaken, LastmileError, NameTaken
+from pipeline_runtime.files import read_regular
+from pipeline_runtime.report.files.plan_file import PLAN_FILE
 from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions
-from pipeline_runtime.runs.locate import LATEST
+from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
+from pipeline_runtime.runs.locking import locking
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import find_info
 
-RUN_FILE = "run.json"
-_MODE = 0o666
 # The file has a few hundred bytes; somebody else may have put another one there.
 _MAX_BYTES = 64 << 10
 
@@ -59,10 +59,17 @@ def read_run_file(folder: Path) -> RunFile | None:
     Raises OSError if it cannot be read.
     """
     try:
-        with (folder / RUN_FILE).open("rb") as file:
-            return RunFile.model_validate_json(file.read(_MAX_BYTES))
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
+        return _parse_run_file(read_regular(folder / RUN_FILE, _MAX_BYTES))
+    except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _parse_run_file(content: bytes) -> RunFile | None:
+    try:
+        found = RunFile.model_validate_json(content)
+    except ValidationError:
+        return None
+    return found if is_run_name(found.run) else None  # it becomes a part of paths
 
 
 @dataclass(slots=True)
@@ -96,8 +103,8 @@ class FolderClaim:
             run: its folder on the artifacts store.
 
         Raises:
-            FolderTaken: the folder on this machine holds another run, or is in use; NameTaken if
-                only the name of the run is at fault.
+            FolderTaken: the folder on this machine holds another run; NameTaken if only the name
+                of the run is at fault, FolderInUse if another process writes there.
             StoreError: the artifacts store does not answer.
             LastmileError: the folder cannot be made.
         """
@@ -120,7 +127,7 @@ class FolderClaim:
         a run on a cluster has none; the operator starts one attempt at a time.
         """
         resume = self.options.resume
-        if isinstance(run.filesystem, pafs.LocalFileSystem) and self.options.is_on_this_machine:
+        if self.options.may_lock(run):
             if os.path.realpath(run.path) != os.path.realpath(folder):
                 with suppress(OSError):  # the files that follow are refused too, with a warning
                     stored = _holding(Path(run.path), record, NameTaken, resume=resume)
@@ -145,21 +152,27 @@ def _holding(
     folder: Path, record: RunFile, error: type[FolderTaken], *, resume: bool
 ) -> Iterator[None]:
     """Hold a folder for a run. A folder that the run leaves empty is removed."""
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / RUN_FILE
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, _MODE)
-    _locked.add(descriptor)
-    try:
-        _lock(descriptor, folder, error)
+    is_new = error is NameTaken and not resume
+    with ExitStack() as held:
         try:
-            _check_holds(folder, record, error, resume=resume)
-        except FolderTaken:
+            descriptor = held.enter_context(locking(folder, is_new=is_new))
+        except FileExistsError:
+            if not is_new or not os.path.lexists(path):  # a file or a broken link above it
+                raise
+            raise NameTaken(f"{folder}: must not exist, but does. Start the run again") from None
+        except BlockingIOError:
+            raise _explain_use(folder) from None
+        try:
+            _check_holds(folder, os.pread(descriptor, _MAX_BYTES, 0), record, error, resume=resume)
+        except (FolderTaken, OSError):
             if os.fstat(descriptor).st_size == 0:  # made just now
                 path.unlink()
             raise
         text = record.model_dump_json(by_alias=True, indent=2) + "\n"
         os.pwrite(descriptor, text.encode(), 0)
         os.ftruncate(descriptor, len(text.encode()))
+        os.fsync(descriptor)  # or a power cut may leave it empty beside the other files
         try:
             yield
         finally:
@@ -167,48 +180,51 @@ def _holding(
                 if os.listdir(folder) == [RUN_FILE]:
                     path.unlink()
                     folder.rmdir()
-    finally:
-        _locked.discard(descriptor)
-        os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path, error: type[FolderTaken]) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        found = read_run_file(folder)
-        who = f"process {found.process} runs {found.run} there" if found else "a process does"
-        raise error(
-            f"{folder}: no other process may write there, but {who}. Wait until it ends, or stop it"
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-
-
-def _check_holds(folder: Path, record: RunFile, error: type[FolderTaken], *, resume: bool) -> None:
-    """Raise the error if the folder holds another run, or runs in folders of their own."""
+def _explain_use(folder: Path) -> FolderInUse:
     found = read_run_file(folder)
-    run_hash = _read_hash(folder)
+    who = f"process {found.process}, which runs {found.run} there," if found else "a process"
+    return FolderInUse(
+        f"{folder}: no other process may write there, but {who} holds the lock. Wait until it "
+        "ends, or stop it"
+    )
+
+
+def _check_holds(
+    folder: Path, content: bytes, record: RunFile, error: type[FolderTaken], *, resume: bool
+) -> None:
+    """Raise the error if the folder holds another run, or runs in folders of their own.
+
+    Args:
+        content: that of its `run.json`.
+    """
+    found, run_hash = _parse_run_file(content), _read_hash(folder)
+    advice = "Undo the change of the manifest" if resume else "Continue that run with --resume"
     if found is not None:
         is_same, what = found.run == record.run, f"run {found.run}"
+    elif content:
+        is_same, what = folder.name == record.run, f"a run whose {RUN_FILE} is damaged"
+        advice = f"Remove {RUN_FILE} and use --resume, if that run is one of this manifest"
     elif run_hash is not None:  # an older Lastmile left no run.json
         is_same, what = run_hash == parse_run_hash(record.run), f"a run with hash {run_hash}"
     elif (folder / LATEST).is_symlink():
         is_same, what = False, "the folders of several runs"
+        advice = "Leave --output out if that is their experiment"
+    elif (folder / PLAN_FILE).exists():  # it was killed, or its run.json is lost
+        is_same, what = True, "a run that did not end"
     else:
         return
     if resume and is_same:
         return
-    rule, advice = "must not hold another run", "Continue that run with --resume"
-    if resume:
-        rule, advice = "must hold a run of this manifest", "Undo the change of the manifest"
+    rule = "must hold a run of this manifest" if resume else "must not hold another run"
     raise error(f"{folder}: {rule}, but holds {what}. {advice}, or name another folder by --output")
 
 
 def _read_hash(folder: Path) -> str | None:
     """Return the hash of the run whose summary is in a folder; None without a summary."""
     try:
-        found = json.loads((folder / SUMMARY_FILE).read_bytes())["run"]["runHash"]
+        found = json.loads(read_regular(folder / SUMMARY_FILE))["run"]["runHash"]
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -216,32 +232,23 @@ def _read_hash(folder: Path) -> str | None:
     return str(found)
 
 
-def point_latest(folder: Path) -> None:
-    """Point the link `latest` beside a run's folder at it. Raises OSError.
+def point_latest(folder: Path) -> str | None:
+    """Point the link `latest` beside a run's folder at it; return a warning if that fails.
 
     The link is relative, so that the parent can be moved, and is replaced at once.
     """
     link = folder.with_name(LATEST)
+    if link.exists() and not link.is_symlink():
+        return (
+            f"{link}: must be a link to the folder of the newest run, but is a file or a folder of "
+            "your own, which stays as it is. Give it another name"
+        )
     temporary = folder.with_name(f".{LATEST}.{secrets.token_hex(8)}.tmp")
-    temporary.symlink_to(folder.name)
     try:
+        temporary.symlink_to(folder.name)
         temporary.replace(link)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-# Descriptors of the locked files of this process.
-_locked: set[int] = set()
-
-
-def _release_in_child() -> None:
-    """Close the files in a forked process, such as a DataLoader's worker.
-
-    A lock ends when all copies of its descriptor are closed, and a worker may outlive a killed run.
-    """
-    for descriptor in _locked:
-        os.close(descriptor)
-    _locked.clear()
-
-
-os.register_at_fork(after_in_child=_release_in_child)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        return f"{link}: cannot be made a link to the folder of the newest run: {error}"
+    return None

@@ -2,6 +2,7 @@
 
     20260101T000000Z-0123456789abcdef               the time and the run's hash
     20260101T000000Z-0123456789abcdef-0f3c6c1e-2    and the id that its attempts share (`--run-id`)
+    20260101T000000Z-0123456789abcdef-9d2a01c7      or a random id, if no lock guards the store
 
 A run has a folder of this name on the artifacts store, and one on the machine that it runs on
 (`claims`). A time and a hash hold no dash, so what follows the second one is the id.

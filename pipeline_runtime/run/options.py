@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pyarrow import fs as pafs
+
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
+from pipeline_runtime.sources import Location
 
 # Data work needs one core, and the split's executor another. With one logical CPU, the second of
 # two executions (training and evaluation) would never get a core.
 MIN_LOGICAL_CPUS = 2
+# Of the id in the name of a run: runs that begin in one second differ.
+_ID_BYTES = 4
 # Runs have their folders below it, in the current folder, unless the user names one.
 _REPORTS = Path("build")
 
@@ -56,16 +62,31 @@ class RunOptions:
         is_mine = self.run_id is None or parse_run_id(run) == self.run_id
         return is_mine and self.only_run in (None, run)
 
-    def name_run(self, now: datetime, run_hash: str) -> str:
+    def may_lock(self, place: Location) -> bool:
+        """Return whether a lock can keep other runs out of a folder on the artifacts store.
+
+        On disks that the machines of a cluster share, a lock may outlive a lost machine.
+        """
+        return self.is_on_this_machine and isinstance(place.filesystem, pafs.LocalFileSystem)
+
+    def name_run(self, now: datetime, run_hash: str, artifacts: Location) -> str:
         """Return the name of a run that starts from its beginning.
 
         `only_run` keeps its name, if it is a run of the same manifest: it was stopped before its
         first checkpoint.
+
+        Args:
+            now: UTC.
+            artifacts: the experiment's folder on the artifacts store. Where no lock protects it,
+                the name of a run ends with a random id, unless it has one.
         """
         before = self.only_run
         if before is not None and parse_run_hash(before) == run_hash and self.may_continue(before):
             return before
-        return build_folder_name(now, run_hash, self.run_id)
+        needs_id = self.run_id is None and not self.may_lock(artifacts)
+        return build_folder_name(
+            now, run_hash, secrets.token_hex(_ID_BYTES) if needs_id else self.run_id
+        )
 
 
 def choose_output(output: str | Path | None, name: str) -> Path:

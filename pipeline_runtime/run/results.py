@@ -31,10 +31,11 @@ def build_planned(plan: Plan, manifest: str) -> dict[str, bytes]:
     return {PLAN_FILE: text.encode(), "manifest.yaml": manifest.encode()}
 
 
-def begin_folder(folder: Path, planned: Mapping[str, bytes], *, is_latest: bool) -> None:
+def begin_folder(folder: Path, planned: Mapping[str, bytes], *, is_latest: bool) -> str | None:
     """Write the files that are known before a run begins, and remove an earlier attempt's report.
 
-    So the folder of a run that is killed has no report, rather than one of another attempt.
+    So the folder of a run that is killed has no report, rather than one of another attempt. Returns
+    a warning if the link cannot be made.
 
     Args:
         is_latest: whether `latest` beside the folder is to be a link to it.
@@ -45,8 +46,7 @@ def begin_folder(folder: Path, planned: Mapping[str, bytes], *, is_latest: bool)
         (folder / name).unlink(missing_ok=True)
     for name, content in planned.items():
         write_atomically(folder / name, content)
-    if is_latest:
-        point_latest(folder)
+    return point_latest(folder) if is_latest else None
 
 
 def write_results(planned: Mapping[str, bytes], output: Path, summary: report.Summary) -> None:

@@ -10,6 +10,7 @@ manifest before the work starts, so that they exist even if the run is killed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.errors import LastmileError, NameTaken
+from pipeline_runtime.errors import FolderInUse, LastmileError, NameTaken
 from pipeline_runtime.importing import importing
 from pipeline_runtime.kernels import stop_loading
 from pipeline_runtime.plan.consumers import choose_consumer
@@ -36,6 +37,7 @@ from pipeline_runtime.run.consumers import (
 )
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.places import check_apart
 from pipeline_runtime.run.results import (
     begin_folder,
     build_planned,
@@ -47,6 +49,9 @@ from pipeline_runtime.run.stop_signals import StopRequest, catching_signals
 
 # On a cluster, decisions/ is already in the store before the report.
 REPORT_FILES = ("summary.json", "report.html", PLAN_FILE, "manifest.yaml")
+# The operator lets a stopped driver live for 120 s.
+_DRAIN_SECONDS = 150.0
+_POLL_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +97,7 @@ def run_experiment(
     # The user's code runs in this process, and may change its folder.
     options = replace(options, output=shown.absolute())
     add_code_paths(options.code_paths)
+    check_apart(experiment, options)
     with FolderClaim(_find_only_run(options)) as claim:
         run = _prepare(runner, experiment, claim)
         watcher.on_prepared(run)
@@ -101,7 +107,9 @@ def run_experiment(
         folder = claim.folder
         planned = build_planned(run.basis.plan, manifest)
         with making(folder):
-            begin_folder(folder, planned, is_latest=options.folder_per_run)
+            warning = begin_folder(folder, planned, is_latest=options.folder_per_run)
+        if warning:
+            watcher.on_reading(Reading(notes=(f"warning: {warning}",)))
         # If the store refuses now, these files are written again with the report, which warns.
         keep_files(planned, run.basis.run_location)
         control = Control(
@@ -112,7 +120,7 @@ def run_experiment(
         )
         outcome = _execute(run, control, watcher)
         watcher.phases.begin(phases.REPORT)
-        finished = _report(run, control, outcome, planned)
+        finished = _report(run, control, outcome, planned, warning)
     return replace(finished, output=shown / folder.name if options.folder_per_run else shown)
 
 
@@ -128,11 +136,20 @@ def _find_only_run(options: RunOptions) -> RunOptions:
 
 
 def _prepare(runner: Runner, experiment: DatasetExperiment, claim: FolderClaim) -> ConsumerRun:
-    """Prepare a run and claim its folders; two that begin in one second get different names."""
+    """Prepare a run and claim its folders; two that begin in one second get different names.
+
+    On a cluster, an old driver may still write its last checkpoint. It is waited for, since each
+    attempt that fails counts, and the run is prepared again, to find that checkpoint.
+    """
     now = datetime.now(UTC)
+    ends = time.monotonic() + (0.0 if claim.options.is_on_this_machine else _DRAIN_SECONDS)
     while True:
         try:
             return runner.prepare(experiment, claim.options, now, claim)
+        except FolderInUse:
+            if time.monotonic() >= ends:
+                raise
+            time.sleep(_POLL_SECONDS)
         except NameTaken:
             if claim.options.resume:  # by another process
                 raise
@@ -140,17 +157,24 @@ def _prepare(runner: Runner, experiment: DatasetExperiment, claim: FolderClaim) 
 
 
 def _report(
-    run: ConsumerRun, control: Control, outcome: Outcome, planned: Mapping[str, bytes]
+    run: ConsumerRun,
+    control: Control,
+    outcome: Outcome,
+    planned: Mapping[str, bytes],
+    warning: str | None,
 ) -> Finished:
-    """Write the report of a run that ended, and copy it to the artifacts store."""
+    """Write the report of a run that ended, and copy it to the artifacts store.
+
+    Args:
+        warning: one about the folder of the run.
+    """
     from pipeline_runtime.run.decisions import fetch_decisions
     from pipeline_runtime.run.summarise import build_summary, time_report
 
     folder = control.options.output
-    problem = fetch_decisions(run.basis.run_location, folder)
+    problems = (warning, fetch_decisions(run.basis.run_location, folder))
     results = run.build_results(control)
-    if problem:
-        results = replace(results, warnings=(*results.warnings, problem))
+    results = replace(results, warnings=(*results.warnings, *filter(None, problems)))
     summary = build_summary(run.basis, results, outcome, control)
     try:
         write_results(planned, folder, summary)

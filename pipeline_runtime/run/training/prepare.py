@@ -118,7 +118,7 @@ def prepare_run(
     )
     policy = training.checkpoint
     found = _find_checkpoint(root, identity, policy, options) if options.resume else None
-    name = options.name_run(now, identity.run_hash)
+    name = options.name_run(now, identity.run_hash, root)
     store = found.store if found else _open_store(root, name, policy)
     header = found.header if found else None
     if header is not None or name == options.only_run:

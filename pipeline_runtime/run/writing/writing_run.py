@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment, Output, run_config, run_hash
-from pipeline_runtime.errors import Interrupted, LastmileError, ManifestError, Problem
+from pipeline_runtime.errors import Interrupted, LastmileError
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.formatting import format_bytes, format_count
 from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.merge import FileFormat
 from pipeline_runtime.output.names import make_token
-from pipeline_runtime.output.place import Place, open_place
+from pipeline_runtime.output.place import open_place
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler, spool_schema
 from pipeline_runtime.plan import Plan, build_plan
@@ -36,8 +36,6 @@ from pipeline_runtime.training.position import digest_units
 
 if TYPE_CHECKING:  # a plan is shown before this is imported
     from pipeline_runtime.run.writing.writing_metrics import WritingCollector
-
-_URI = "spec.output.parquet.uri"
 
 
 def prepare_writing(
@@ -56,7 +54,6 @@ def prepare_writing(
     root = options.storage_root
     plan = build_plan(experiment, root)
     place = open_place(open_location(output.parquet.uri, root, output.parquet.s3))
-    _check_apart(experiment, place, root)
     found = run_hash(experiment)
 
     def is_mine(name: str) -> bool:
@@ -70,7 +67,7 @@ def prepare_writing(
             mode=output.mode,
             partition_by=output.partition_by or (),
         ),
-        options.name_run(now, found),
+        options.name_run(now, found, artifacts),
         RunRecord(
             id=make_token(),
             run_hash=found,
@@ -108,18 +105,6 @@ def _format(output: Output, plan: Plan) -> FileFormat:
         compression=output.parquet.compression.lower(),
         target_bytes=output.parquet.target_file_size_bytes,
     )
-
-
-def _check_apart(experiment: DatasetExperiment, place: Place, root: str) -> None:
-    """Raise ManifestError if the table would take the place of its own source."""
-    source = experiment.spec.dataset.parquet
-    table = place.table.location
-    for uri in source.locations if source else ():
-        found = open_location(uri, root, source.s3 if source else None)
-        is_below = f"{found.path.rstrip('/')}/".startswith(f"{table.path}/")
-        if is_below and found.filesystem == table.filesystem:
-            message = f"must be apart from the source, but {uri!r} is in it; name another folder"
-            raise ManifestError([Problem(path=_URI, message=message)])
 
 
 class WritingRun:

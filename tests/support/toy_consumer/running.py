@@ -93,7 +93,7 @@ def prepare(
     """Plan a run, and claim its folders."""
     root, found = options.storage_root, run_hash(experiment)
     artifacts = open_location(experiment.spec.artifacts.uri, root)
-    folder = options.name_run(now, found)
+    folder = options.name_run(now, found, artifacts)
     basis = RunBasis(
         experiment=experiment,
         plan=build_plan(experiment, root),

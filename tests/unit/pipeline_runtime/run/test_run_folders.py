@@ -1,11 +1,16 @@
 """The folder of a run: one for each run, used by one process, without a report of another run."""
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +22,28 @@ from facts import assert_told
 from failing_store import store_in_memory
 
 from pipeline_runtime.cli import main
+from pipeline_runtime.cli.failures import exit_code_of
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
-from pipeline_runtime.errors import AlreadyComplete, FolderTaken, NameTaken
+from pipeline_runtime.errors import (
+    AlreadyComplete,
+    FolderInUse,
+    FolderTaken,
+    LastmileError,
+    ManifestError,
+    NameTaken,
+)
 from pipeline_runtime.report import load_summary
-from pipeline_runtime.run.claims import FolderClaim, read_run_file
+from pipeline_runtime.run import session
+from pipeline_runtime.run.claims import FolderClaim, RunFile, read_run_file
 from pipeline_runtime.run.options import RunOptions, choose_output
 from pipeline_runtime.run.session import Finished, Watcher, run_experiment
+from pipeline_runtime.runs.locate import is_run_name
+from pipeline_runtime.runs.locking import locking
 from pipeline_runtime.sources import open_location
 
+HASH = "0123456789abcdef"
+RUN = f"20260101T000000Z-{HASH}"
 PLANNED = {"run.json", "plan.json", "manifest.yaml"}
 
 
@@ -41,14 +59,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def build_document(table: str = "out/") -> dict[str, Any]:
+def build_document(
+    table: str = "out/", *, name: str = "copied", source: str = "in.parquet"
+) -> dict[str, Any]:
     """Build the manifest of the experiment `copied`, which copies the table."""
     return {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
-        "metadata": {"name": "copied"},
+        "metadata": {"name": name},
         "spec": {
-            "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
+            "dataset": {"parquet": {"uri": source}, "rowKey": ["id"]},
             "pipelineOptions": {"rowsPerBlock": 10},
             "output": {"mode": "Overwrite", "parquet": {"uri": table}},
         },
@@ -59,15 +79,18 @@ def run(
     output: str | None = None,
     *,
     table: str = "out/",
+    name: str = "copied",
+    source: str = "in.parquet",
+    root: str = ".",
     resume: bool = False,
     watcher: Watcher | None = None,
 ) -> Finished:
     """Run the experiment `copied`."""
-    document = build_document(table)
+    document = build_document(table, name=name, source=source)
     options = RunOptions(
-        output=choose_output(output, "copied"),
+        output=choose_output(output, name),
         folder_per_run=output is None,
-        storage_root=".",
+        storage_root=root,
         resume=resume,
     )
     return run_experiment(parse_experiment(document), yaml.safe_dump(document), options, watcher)
@@ -176,8 +199,10 @@ def test_output_is_that_folder_and_holds_one_run(
 
 def test_the_parent_of_runs_is_no_output() -> None:
     run()
-    with pytest.raises(FolderTaken, match="build/copied"):
+    with pytest.raises(FolderTaken) as caught:
         run("build/copied")
+    assert_told(str(caught.value), "… build/copied … --output …")
+    assert "--resume" not in str(caught.value)  # it would not help
 
 
 def test_runs_that_begin_together_have_different_folders() -> None:
@@ -325,7 +350,203 @@ def test_a_run_on_a_cluster_leaves_no_lock_on_shared_disks(folder: Path) -> None
             other(place)
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"version": 2}', json.dumps([])])
-def test_a_damaged_run_file_names_no_run(content: str) -> None:
-    Path("run.json").write_text(content)
-    assert read_run_file(Path()) is None
+def test_names_differ_where_no_lock_protects_the_store(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SCHEMES_VARIABLE, "away")
+    now, here, options = datetime.now(UTC), open_location("here"), RunOptions(output=folder)
+    with store_in_memory():
+        there = open_location("away://lake/experiments/copied")
+    assert options.name_run(now, HASH, here) == options.name_run(now, HASH, here)
+    on_a_cluster = replace(options, address="auto")
+    for asked, place in ((options, there), (on_a_cluster, here)):
+        names = {asked.name_run(now, HASH, place) for _ in range(2)}
+        assert len(names) == 2
+        assert all(is_run_name(name) for name in names)
+    shared = replace(options, run_id="1f-2")
+    assert shared.name_run(now, HASH, there) == shared.name_run(now, HASH, there)
+
+
+@pytest.mark.parametrize("place", ["here", "experiments/copied"])
+def test_one_of_two_runs_takes_a_name(folder: Path, place: str) -> None:
+    made = folder / place / RUN
+    made.mkdir(parents=True)
+    (made / "run.json").touch()  # by another machine, whose lock does not reach here
+    options = RunOptions(output=folder / "here", folder_per_run=True)
+    with FolderClaim(options) as claim, pytest.raises(NameTaken):
+        claim(open_location(f"experiments/copied/{RUN}"))
+
+
+@pytest.mark.parametrize("output", ["here", None], ids=["named", "default"])
+def test_a_folder_in_use_is_free_later(
+    output: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = run_until_stopped(output)
+    Path("m.yaml").write_text(yaml.safe_dump(build_document()))
+    command = ["run", "-f", "m.yaml", "--storage-root", ".", "--metrics-port", "0", "--resume"]
+    command += ["--output", output] if output else []
+    with locking(stopped.output):
+        assert call(monkeypatch, *command) == 1  # 2 would be final on a cluster
+    assert_told(capsys.readouterr().err, f"error: … {stopped.output.name} …")
+    assert call(monkeypatch, *command) == 0
+
+
+def test_a_cluster_tries_again_while_an_old_driver_ends(folder: Path) -> None:
+    options = RunOptions(
+        output=folder / "here", folder_per_run=True, address="auto", resume=True, run_id="1f-2"
+    )
+    place = open_location(f"experiments/copied/{RUN}-1f-2")
+    with FolderClaim(options) as old:
+        old(place)
+        with FolderClaim(options) as new, pytest.raises(FolderInUse) as caught:
+            new(place)
+    assert exit_code_of(type(caught.value).__name__) == 1
+    with FolderClaim(options) as new:
+        new(place)
+
+
+class DrainingRunner:
+    """Finds the folder in use twice, as long as an old driver writes its checkpoint."""
+
+    tries = 0
+
+    def prepare(self, *_: object) -> str:
+        self.tries += 1
+        if self.tries < 3:
+            raise FolderInUse("in use")
+        return "prepared"
+
+
+@pytest.mark.parametrize(("address", "tries"), [("auto", 3), ("local", 1), ("ray", 1)])
+def test_a_cluster_waits_for_an_old_driver(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, address: str, tries: int
+) -> None:
+    monkeypatch.setattr(session, "_POLL_SECONDS", 0.0)
+    runner: Any = DrainingRunner()
+    claim = FolderClaim(RunOptions(output=folder / "here", address=address, resume=True))
+    waits: AbstractContextManager[object] = nullcontext()
+    if tries == 1:
+        waits = pytest.raises(FolderInUse)
+    with waits:
+        session._prepare(runner, parse_experiment(build_document()), claim)
+    assert runner.tries == tries
+
+
+def test_a_lock_on_a_removed_folder_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+    removed: list[int] = []
+
+    def remove_and_lock(descriptor: int, kind: int) -> None:
+        if not removed:
+            removed.append((folder / "here" / "run.json").stat().st_ino)
+            shutil.rmtree(folder / "here")
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
+    with locking(folder / "here") as descriptor:
+        assert os.path.samestat(os.fstat(descriptor), (folder / "here" / "run.json").stat())
+        with pytest.raises(BlockingIOError), locking(folder / "here"):
+            pass
+    assert len(removed) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "how"),
+    [
+        pytest.param("metadata.name", {"name": "experiments", "root": "build"}, id="artifacts"),
+        pytest.param("spec.output.parquet.uri", {"table": "build/copied/"}, id="runs"),
+        pytest.param("spec.output.parquet.uri", {"table": "build"}, id="above the runs"),
+        pytest.param("spec.output.parquet.uri", {"table": "copied/", "root": "build"}, id="root"),
+        pytest.param("spec.output.parquet.uri", {"table": "here/", "output": "here"}, id="output"),
+        pytest.param("spec.output.parquet.uri", {"table": "experiments/"}, id="stored runs"),
+        pytest.param("spec.output.parquet.uri", {"table": "."}, id="source"),
+        pytest.param("spec.dataset.parquet.uri", {"source": "build/copied/"}, id="runs in source"),
+    ],
+)
+def test_places_that_collide_are_refused(field: str, how: dict[str, str]) -> None:
+    before = set(Path().rglob("*"))
+    with pytest.raises(ManifestError) as caught:
+        run(how.pop("output", None), **how)  # type: ignore[arg-type]
+    assert field in [problem.path for problem in caught.value.problems]
+    assert set(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize("how", [{"name": "latest"}, {"table": "build/copied/table/"}])
+def test_places_beside_each_other_are_accepted(how: dict[str, str]) -> None:
+    for _ in range(2):
+        assert run(**how).outcome.kind == "Complete"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("output", ["experiments", "experiments/copied"])
+def test_output_is_not_the_folder_of_artifacts(output: str) -> None:
+    with pytest.raises(FolderTaken):
+        run(output)
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "run.log"])
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_pipe_in_the_place_of_a_file_is_refused(name: str, resume: bool) -> None:
+    Path("here").mkdir()
+    os.mkfifo(Path("here", name))
+    with pytest.raises(LastmileError, match=f"here/{name}"):
+        run("here", resume=resume)
+    assert [path.name for path in Path("here").iterdir() if path.stat().st_size == 0] == [name]
+
+
+DAMAGED = ["{", '{"version": 2}', json.dumps([]), b"\xff" * 10, "../../outside"]
+
+
+@pytest.fixture(params=DAMAGED, ids=["torn", "of another version", "a list", "bytes", "a path"])
+def damaged(request: pytest.FixtureRequest) -> bytes:
+    """The content of a `run.json` that names no run."""
+    content = request.param
+    if content == DAMAGED[-1]:
+        content = RunFile(run=content, artifacts_uri="here", process=1).model_dump_json()
+    return content if isinstance(content, bytes) else str(content).encode()
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_damaged_run_file_keeps_other_runs_out(damaged: bytes, resume: bool) -> None:
+    run_until_killed("here")
+    Path("here/run.json").write_bytes(damaged)
+    before = {path.name: path.read_bytes() for path in Path("here").iterdir()}
+    assert read_run_file(Path("here")) is None
+    with pytest.raises(FolderTaken):
+        run("here", resume=resume)
+    assert {path.name: path.read_bytes() for path in Path("here").iterdir()} == before
+    assert not Path("outside").exists()
+
+
+def test_a_run_with_a_damaged_run_file_goes_on(damaged: bytes) -> None:
+    stopped = run_until_stopped()
+    (stopped.output / "run.json").write_bytes(damaged)
+    assert run(resume=True).output == stopped.output
+    found = read_run_file(stopped.output)
+    assert found is not None
+    assert found.run == stopped.output.name
+
+
+@pytest.mark.parametrize("is_folder", [True, False], ids=["a folder", "a file"])
+def test_latest_of_the_user_stays(is_folder: bool) -> None:
+    latest = Path("build/copied/latest")
+    kept = latest / "kept" if is_folder else latest
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    finished = run()
+    assert finished.outcome.kind == "Complete"
+    assert kept.read_text() == "mine"
+    assert [text for text in finished.summary.warnings if "latest" in text]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same folder", "other folder"])
+def test_the_store_keeps_the_log_of_each_attempt(elsewhere: bool) -> None:
+    first = run_until_stopped("here")
+    if elsewhere:
+        shutil.move("here", "before")
+    second = run("here", resume=True)
+    assert second.output == first.output
+    [stored] = Path("experiments/copied").iterdir()
+    copies = [path.read_text() for path in sorted((stored / "logs").iterdir())]
+    assert len(copies) == 2
+    logs = [Path("before/run.log")] if elsewhere else []
+    assert "".join(copies) == "".join(log.read_text() for log in [*logs, Path("here/run.log")])
