@@ -64,6 +64,7 @@ def _find_problems(
             message = f"must be apart from {what}, but {target.uri!r} holds it"
             advice = "the table would take its place. Name another folder"
             yield Problem(path="spec.output.parquet.uri", message=f"{message}: {advice}")
+            return  # one reason is enough
 
 
 def _holds(outer: Location, inner: Location) -> bool:
