@@ -142,7 +142,7 @@ def _read_place(place: RunPlace) -> ListedRun:
 
 def _is_same(one: ListedRun, other: ListedRun) -> bool:
     shared = {folder.uri for folder in one.folders} & {folder.uri for folder in other.folders}
-    return bool(shared) or (one.experiment, one.name) == (other.experiment, other.name)
+    return bool(shared) or one.is_copy(other)
 
 
 def _find_repeats(named: ListedRun) -> list[ListedRun]:

@@ -1,12 +1,14 @@
 """The runs below a folder or a URI, with what their summaries say.
 
 A root, an experiment's folder and a run's folder can all be listed. A run that has a folder on this
-machine and one on the artifacts store, both below the root, is listed once. `locate` knows the
-names of folders; `cleaning`, `comparison` and the command `runs` use the list.
+machine and one on the artifacts store, both below the root, is listed once. Two runs that began on
+two machines in the same second have the same name, and are listed twice. `locate` knows the names
+of folders; `cleaning`, `comparison` and the command `runs` use the list.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -18,7 +20,12 @@ from pyarrow import fs as pafs
 from pipeline_runtime.config import read_documents
 from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.report.files.summary import SUMMARY_FILE, Summary, parse_summary
-from pipeline_runtime.runs.locate import ARTIFACTS_FOLDER, has_run_files, is_run_name
+from pipeline_runtime.runs.locate import (
+    ARTIFACTS_FOLDER,
+    find_artifacts_uri,
+    has_run_files,
+    is_run_name,
+)
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import find_info, list_folder, read_file
 
@@ -45,6 +52,8 @@ class ListedRun:
         name: the name of the run's folder.
         phase: one of `ENDED_PHASES`, or `UNFINISHED`.
         folders: its folders below the root; the one with a summary comes first.
+        artifacts_uri: its folder on the artifacts store, according to its files on this machine;
+            None if they do not say.
         labels: the labels of its manifest.
         problem: why its summary cannot be read.
     """
@@ -55,6 +64,7 @@ class ListedRun:
     started_at: datetime | None
     folders: tuple[Location, ...]
     summary: Summary | None = None
+    artifacts_uri: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     problem: str | None = None
 
@@ -62,6 +72,22 @@ class ListedRun:
     def seed_group(self) -> str | None:
         """The hash that its repeats with other seeds share."""
         return self.summary.run.seed_group if self.summary else None
+
+    def is_copy(self, other: ListedRun) -> bool:
+        """Return whether the folders of both hold the same run, and not two of the same name."""
+        if (self.experiment, self.name) != (other.experiment, other.name):
+            return False
+        if self.summary and other.summary:
+            mine, its = self.summary.run, other.summary.run
+            if mine.attempt == its.attempt:
+                return (mine.run_hash, mine.started_at) == (its.run_hash, its.started_at)
+        return bool(self._list_places() & other._list_places())
+
+    def _list_places(self) -> set[str]:
+        """Return its folders, and that on the artifacts store, which may be elsewhere."""
+        uris = [folder.full_uri for folder in self.folders]
+        uris += [self.artifacts_uri] if self.artifacts_uri else []
+        return {os.path.realpath(uri) if uri.startswith("/") else uri for uri in uris}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +162,7 @@ def read_run(folder: Location) -> ListedRun:
         phase=UNFINISHED,
         started_at=_parse_time(name),
         folders=(folder,),
+        artifacts_uri=find_artifacts_uri(folder),
         labels={str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {},
     )
     content = read_file(folder.join(SUMMARY_FILE), _PURPOSE, _MAX_FILE_BYTES)
@@ -176,14 +203,23 @@ def _is_link(place: Location) -> bool:
 
 
 def _merge(found: Sequence[ListedRun]) -> Iterator[ListedRun]:
-    """Yield each run once, with all its folders."""
+    """Yield each run once, with all its folders; that of its last attempt comes first."""
     by_name: dict[tuple[str, str], list[ListedRun]] = {}
-    for run in found:
-        key = (run.experiment, run.name if is_run_name(run.name) else run.folders[0].path)
-        by_name.setdefault(key, []).append(run)
-    for same in by_name.values():
-        first, *others = sorted(same, key=lambda run: (run.summary is None, _is_stored(run)))
-        yield replace(first, folders=(*first.folders, *(run.folders[0] for run in others)))
+    for run in sorted(found, key=_rank_folder):
+        same_name = by_name.setdefault((run.experiment, run.name), [])
+        for index, other in enumerate(same_name):
+            if is_run_name(run.name) and other.is_copy(run):
+                same_name[index] = replace(other, folders=(*other.folders, *run.folders))
+                break
+        else:
+            same_name.append(run)
+    for same_name in by_name.values():
+        yield from same_name
+
+
+def _rank_folder(run: ListedRun) -> tuple[bool, int, bool]:
+    attempt = run.summary.run.attempt if run.summary else 0
+    return run.summary is None, -attempt, _is_stored(run)
 
 
 def _is_stored(run: ListedRun) -> bool:

@@ -122,18 +122,25 @@ def _follow(place: Location) -> Location:
     return Location(uri=path, filesystem=place.filesystem, path=path)
 
 
-def _find_artifacts(folder: Location) -> Location:
-    """Return the folder on the artifacts store that the summary of a local folder names.
+def find_artifacts_uri(folder: Location) -> str | None:
+    """Return the folder on the artifacts store that the files of a local folder name.
 
-    The summary of a store is not followed, since anybody who can write to the store chooses it.
+    None if they name none, and for a folder on a store: what it names is not followed, since
+    anybody who can write to the store chooses it.
     """
     if not isinstance(folder.filesystem, pafs.LocalFileSystem):
-        return folder
+        return None
     named = _read_json(folder.join(_SUMMARY_FILE)).get("run")
     uri = named.get("artifactsUri") if isinstance(named, dict) else None
     uri = uri or _read_json(folder.join(RUN_FILE)).get("artifactsUri")
-    if not isinstance(uri, str) or not uri:
-        return folder  # of an older Lastmile
+    return uri if isinstance(uri, str) and uri else None  # an older Lastmile has none
+
+
+def _find_artifacts(folder: Location) -> Location:
+    """Return the folder of a run on the artifacts store; the given one if there is no other."""
+    uri = find_artifacts_uri(folder)
+    if uri is None:
+        return folder
     place = open_location(uri)
     is_same = isinstance(place.filesystem, pafs.LocalFileSystem) and place.path == folder.path
     return folder if is_same or not is_run_folder(place) else place

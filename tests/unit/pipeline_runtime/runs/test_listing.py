@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from stored_runs import StoredRun, write_stored_run
+from stored_runs import StoredRun, rewrite_start, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
@@ -62,6 +62,43 @@ def test_run_in_two_folders_is_listed_once(root: Path) -> None:
         str(root / "clicks" / FIRST.folder),
         str(root / "experiments" / "clicks" / FIRST.folder),
     ]
+
+
+def test_runs_of_one_name_are_listed_apart(tmp_path: Path) -> None:
+    write_stored_run(tmp_path / "desk", FIRST, is_whole=False)
+    rewrite_start(write_stored_run(tmp_path / "laptop", FIRST, is_whole=False))
+    assert [len(run.folders) for run in list_runs(str(tmp_path))] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("uri", "num_runs"),
+    [
+        pytest.param("{stored}", 1, id="names-the-other"),
+        pytest.param("/before/the/move", 1, id="both-name-the-same"),
+        pytest.param(None, 2, id="names-none"),
+    ],
+)
+def test_unfinished_run_is_known_by_its_artifacts(
+    tmp_path: Path, uri: str | None, num_runs: int
+) -> None:
+    stored = tmp_path / "experiments" / "clicks" / FIRST.folder
+    for root in (tmp_path, tmp_path / "experiments"):
+        folder = write_stored_run(root, FIRST, is_whole=False)
+        (folder / "summary.json").unlink()
+        if uri is not None and (root == tmp_path or uri != "{stored}"):
+            text = json.dumps({"artifactsUri": uri.format(stored=stored)})
+            (folder / "run.json").write_text(text)
+    assert len(list_runs(str(tmp_path))) == num_runs
+
+
+def test_last_attempt_of_a_run_is_listed(tmp_path: Path) -> None:
+    stored = tmp_path / "experiments" / "clicks" / FIRST.folder
+    for root, attempt, outcome in ((tmp_path, 1, "Failed"), (stored.parents[1], 2, "Complete")):
+        path = write_stored_run(root, FIRST, is_whole=False) / "summary.json"
+        document = json.loads(path.read_text())
+        document["run"] |= {"attempt": attempt, "outcome": outcome, "artifactsUri": str(stored)}
+        path.write_text(json.dumps(document))
+    assert [(run.phase, len(run.folders)) for run in list_runs(str(tmp_path))] == [("Complete", 2)]
 
 
 @pytest.mark.parametrize("below", ["clicks", f"clicks/{FIRST.folder}"])
