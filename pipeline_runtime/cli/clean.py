@@ -39,7 +39,10 @@ def clean(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the runs that meet all given conditions; never one that is running or needed."""
+    """Delete the runs that meet all given conditions; never one that is running or needed.
+
+    A run that cannot be deleted is named, and the others are deleted.
+    """
     with importing():
         from pipeline_runtime.runs.cleaning import CleaningRule, delete, plan_cleaning
         from pipeline_runtime.runs.listing import list_runs
@@ -50,13 +53,13 @@ def clean(
             param_hint="--older-than, --keep-last, --failed",
         )
     rule = CleaningRule(
+        name=name,
         older_than=parse_age(older_than),
         keep_last=keep_last,
         is_failed=failed,
         only_checkpoints=checkpoints,
     )
-    found = [run for run in list_runs(root) if name in (None, run.experiment)]
-    plan = plan_cleaning(found, rule, datetime.now(UTC))
+    plan = plan_cleaning(list_runs(root), rule, datetime.now(UTC))
     if not dry_run:
         plan = delete(plan)
     if as_json:

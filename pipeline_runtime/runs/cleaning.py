@@ -9,7 +9,7 @@ process resumes it meanwhile. These are kept, whatever the rule says:
 - the run that `latest` names, and the newest of each experiment;
 - a run that can go on: it was interrupted or killed, and no newer one of its experiment has
   completed;
-- a run from whose checkpoint another one went on that is kept;
+- a run from whose checkpoint another one went on that is kept, for whatever reason;
 - a folder whose name is not one that Lastmile gives to runs.
 """
 
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 
 from pyarrow import fs as pafs
@@ -46,12 +47,14 @@ class CleaningRule:
     """The runs to delete: those that meet all conditions that are given.
 
     Attributes:
+        name: the experiment's name.
         older_than: age since the run started.
         keep_last: number of newest runs of each experiment that are kept.
         is_failed: only runs that failed, or were killed.
         only_checkpoints: delete the checkpoints alone, and keep reports and metrics.
     """
 
+    name: str | None = None
     older_than: timedelta | None = None
     keep_last: int | None = None
     is_failed: bool = False
@@ -170,14 +173,21 @@ def _drop_empty(folder: Path) -> None:
 
 
 def _meets(run: ListedRun, runs: Sequence[ListedRun], rule: CleaningRule, now: datetime) -> bool:
+    if rule.name not in (None, run.experiment):
+        return False
     if rule.is_failed and run.phase not in ("Failed", UNFINISHED):
         return False
     if rule.older_than is not None and (
         run.started_at is None or now - run.started_at < rule.older_than
     ):
         return False
-    mine = [other.name for other in runs if other.experiment == run.experiment]
-    return rule.keep_last is None or run.name not in mine[: rule.keep_last]
+    return rule.keep_last is None or len(_list_newer(run, runs)) >= rule.keep_last
+
+
+def _list_newer(run: ListedRun, runs: Sequence[ListedRun]) -> list[ListedRun]:
+    """Return the newer runs of the experiment. Another run may have the same name."""
+    before = takewhile(lambda other: other is not run, runs)
+    return [other for other in before if other.experiment == run.experiment]
 
 
 def _find_reason(run: ListedRun, runs: Sequence[ListedRun], now: datetime) -> str | None:
@@ -188,10 +198,9 @@ def _find_reason(run: ListedRun, runs: Sequence[ListedRun], now: datetime) -> st
         return use
     if any(_is_latest(folder) for folder in run.folders):
         return f"`{LATEST}` names it"
-    mine = [other for other in runs if other.experiment == run.experiment]
-    if mine[0].name == run.name:
+    newer = _list_newer(run, runs)
+    if not newer:
         return "it is the newest of its experiment"
-    newer = mine[: [other.name for other in mine].index(run.name)]
     is_open = run.phase in ("Interrupted", UNFINISHED)
     if is_open and not any(other.phase == "Complete" for other in newer):
         return "it can go on with --resume, and no newer run is complete"
@@ -218,16 +227,20 @@ def _is_latest(folder: Location) -> bool:
 def _protect_bases(
     chosen: Sequence[ListedRun], runs: Sequence[ListedRun], reasons: dict[int, str | None]
 ) -> None:
-    """Add the reason of runs from whose checkpoints runs went on that are kept."""
-    deleted = {id(run) for run in chosen if reasons[id(run)] is None}
-    bases = [
-        run.summary.run.resumed_from.checkpoint
-        for run in runs
-        if id(run) not in deleted and run.summary and run.summary.run.resumed_from
-    ]
-    for run in chosen:
-        if reasons[id(run)] is None and any(f"/{run.name}/" in base for base in bases):
-            reasons[id(run)] = "another run went on from its checkpoint"
+    """Add the reason of runs from whose checkpoints runs went on that are kept, or bases of those.
+
+    All runs of a base's name are kept, since a root may have been moved after the checkpoint's URI
+    was recorded.
+    """
+    doomed = {id(run): run for run in chosen if reasons[id(run)] is None}
+    kept = [run for run in runs if id(run) not in doomed]
+    while kept:
+        run = kept.pop()
+        resumed = run.summary.run.resumed_from if run.summary else None
+        for base in list(doomed.values()):
+            if resumed and f"/{base.name}/" in resumed.checkpoint:
+                reasons[id(base)] = "another run went on from its checkpoint"
+                kept.append(doomed.pop(id(base)))
 
 
 def _measure(run: ListedRun, rule: CleaningRule) -> Deletion | None:

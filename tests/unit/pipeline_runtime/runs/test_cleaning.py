@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from stored_runs import StoredRun, write_stored_run
+from failing_store import failing, store_in_memory
+from stored_runs import StoredRun, rewrite_start, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
@@ -158,10 +159,63 @@ def test_run_that_can_go_on_is_kept(tmp_path: Path, outcomes: list[str], gone: l
     assert delete_by(tmp_path, ALL) == gone
 
 
-def test_base_of_another_run_is_kept(tmp_path: Path) -> None:
-    base = f"{tmp_path}/clicks/{run_at(1).folder}/checkpoints/step-10"
-    write_runs(tmp_path, [run_at(1), run_at(2), run_at(3, resumed_from=base)])
-    assert delete_by(tmp_path, ALL) == [2]
+def run_from(start: int, base: int, name: str = "clicks") -> StoredRun:
+    """Return a run of `name` that went on from a checkpoint of the run of `clicks` at `base`."""
+    uri = f"/moved/clicks/{run_at(base).folder}/checkpoints/step-10"
+    return run_at(start, name=name, resumed_from=uri)
+
+
+@pytest.mark.parametrize(
+    ("runs", "gone"),
+    [
+        pytest.param([run_at(1), run_at(2), run_from(3, 1)], [2], id="base-of-the-newest"),
+        pytest.param([run_at(1), run_from(2, 1), run_from(3, 2)], [], id="base-of-a-base"),
+        pytest.param(
+            [run_at(1), run_from(2, 1), run_from(3, 2), run_at(4), run_from(5, 3)], [4], id="chain"
+        ),
+        pytest.param([run_at(1), run_from(2, 1), run_at(3)], [1, 2], id="chain-that-nobody-needs"),
+        pytest.param([run_at(1), run_at(2), run_from(3, 1, "views")], [], id="other-experiment"),
+    ],
+)
+def test_bases_of_kept_runs_are_kept(
+    tmp_path: Path, runs: list[StoredRun], gone: list[int]
+) -> None:
+    write_runs(tmp_path, runs)
+    assert delete_by(tmp_path, CleaningRule(keep_last=0, name="clicks")) == gone
+
+
+def test_runs_of_one_name_are_counted_apart(tmp_path: Path) -> None:
+    four = [run_at(start) for start in range(1, 5)]
+    write_runs(tmp_path / "desk", four)
+    write_runs(tmp_path / "laptop", four)
+    for run in four:
+        rewrite_start(tmp_path / "laptop" / run.name / run.folder)
+    runs = list_runs(str(tmp_path))
+    done = delete(plan_cleaning(runs, CleaningRule(keep_last=5), NOW))
+    assert [deletion.run for deletion in done.deletions] == runs[5:]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """The URI of a store that can fail, with three runs."""
+    monkeypatch.setenv("LASTMILE_STORAGE_SCHEMES", "away")
+    write_runs(tmp_path, [run_at(1), run_at(2), run_at(3)])
+    with store_in_memory() as files:
+        files.put(str(tmp_path), "/shelf", recursive=True)
+        yield "away://shelf"
+
+
+@pytest.mark.parametrize("broken", [1, 2])
+def test_store_that_refuses_a_deletion_hides_no_other(store: str, broken: int) -> None:
+    command = ["clean", store, "--keep-last", "1", "--json"]
+    # The name of a file, which only its deletion asks for.
+    with failing(PermissionError("access denied"), f"{run_at(broken).folder}/checkpoints/step-10"):
+        result = CliRunner().invoke(app, command)
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [each["run"] for each in found["deleted"]] == [run_at(3 - broken).folder]
+    [reason] = [each["reason"] for each in found["kept"] if each["run"] == run_at(broken).folder]
+    assert "access denied" in reason
 
 
 def test_folder_of_a_user_is_kept(tmp_path: Path) -> None:
