@@ -15,7 +15,14 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from pipeline_runtime.comparison.bootstrap import RISES, Floats, ScoredRows, draw_metric, measure
+from pipeline_runtime.comparison.bootstrap import (
+    LOSS,
+    RISES,
+    Floats,
+    ScoredRows,
+    draw_metric,
+    measure,
+)
 from pipeline_runtime.comparison.gathering import Variant
 from pipeline_runtime.comparison.intervals import (
     CONFIDENCE,
@@ -96,7 +103,8 @@ def judge_rows(arms: Sequence[Arm], rows: ScoredRows) -> Iterator[ComparedMetric
             pairs_P2 = np.array(_pair_seeds(places[0], place))
             degrees = min(len(drawn_RM), rows.num_groups) - 1
             interval = _measure_interval(value_M, drawn_RM, pairs_P2, degrees, confidence)
-            differences.append(_build_difference(arm.label, interval, confidence, RISES[name]))
+            verdict = _decide(name, rows, pairs_P2, interval)
+            differences.append(_build_difference(arm.label, interval, confidence, verdict))
         yield ComparedMetric(
             name=name,
             on_shared_rows=True,
@@ -128,13 +136,21 @@ def _measure_interval(
     return build_interval((value_M[second_P] - value_M[first_P]).tolist(), noise, confidence)
 
 
-def _build_difference(label: str, interval: Interval, confidence: float, rises: bool) -> Difference:
+def _decide(metric: str, rows: ScoredRows, pairs_P2: Floats, interval: Interval) -> Verdict:
+    first_P, second_P = pairs_P2.T
+    # Models that predict differently may agree in a metric, such as those that rank alike in AUC.
+    scores_MN = [rows.prediction_MN, *([rows.loss_MN] if metric == LOSS else [])]
+    if all(np.array_equal(each_MN[first_P], each_MN[second_P]) for each_MN in scores_MN):
+        return "Equal"
+    if interval.is_conclusive:
+        return "Better" if (interval.difference > 0) == RISES[metric] else "Worse"
+    return "Inconclusive"
+
+
+def _build_difference(
+    label: str, interval: Interval, confidence: float, verdict: Verdict
+) -> Difference:
     has_interval = math.isfinite(interval.half_width)
-    verdict: Verdict = "Inconclusive"
-    if has_interval and interval.difference == 0 and interval.half_width == 0:
-        verdict = "Equal"  # all predictions are the same
-    elif interval.is_conclusive:
-        verdict = "Better" if (interval.difference > 0) == rises else "Worse"
     return Difference(
         label=label,
         value=interval.difference,
@@ -158,28 +174,35 @@ def word_verdict(metric: ComparedMetric, difference: Difference) -> str:
     label, seeds = difference.label, difference.seeds
     change = f"{metric.name} {format_difference(difference.value)}"
     runs = f"{seeds} paired seeds" if seeds > 1 else "one seed"
+    if difference.verdict == "Equal":
+        return f"{label} predicts the same as A for all shared rows ({runs})"
+    start = f"{label} against A: inconclusive, {change}"
+    needed = f"a verdict needs {MIN_SEEDS} paired seeds"
+    detectable = format_metric(difference.detectable)
     if difference.low is None or difference.high is None:
-        return (
-            f"{label} against A: inconclusive, {change}. With one seed, the noise of training is "
-            f"unknown; even without it, a difference below {format_metric(difference.detectable)} "
-            f"would not show. Repeat each with --seeds {MIN_SEEDS}"
+        bound = (
+            f"; even without it, a difference below {detectable} would not show"
+            if difference.detectable
+            else ""
         )
+        return (
+            f"{start}. With one seed, the noise of training is unknown{bound}. Repeat each with "
+            f"--seeds {MIN_SEEDS}"
+        )
+    if difference.low == difference.high == 0:  # in each seed and each draw
+        few = f"; {needed}" if seeds < MIN_SEEDS else ""
+        return f"{start}, though predictions differ ({runs}){few}"
     interval = (
         f"{100 * difference.confidence:.3g} % interval {format_difference(difference.low)} to "
         f"{format_difference(difference.high)}, {runs}"
     )
-    if difference.verdict == "Equal":
-        return f"{label} predicts the same as A for all rows ({runs})"
     if difference.verdict != "Inconclusive":
         return f"{label} is {difference.verdict.lower()} than A: {change} ({interval})"
-    more = (
-        f"a verdict needs {MIN_SEEDS} paired seeds"
-        if seeds < MIN_SEEDS
-        else "more seeds or more evaluation rows would narrow the interval"
-    )
+    more = "more seeds or more evaluation rows would narrow the interval"
+    more = needed if seeds < MIN_SEEDS else more
     return (
-        f"{label} against A: inconclusive, {change} ({interval}). A difference of "
-        f"{format_metric(difference.detectable)} would have shown in four of five cases; {more}"
+        f"{start} ({interval}). A difference of {detectable} would have shown in four of five "
+        f"cases; {more}"
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from stored_runs import StoredRun, write_stored_run
+from stored_runs import StoredRun, rewrite_start, write_stored_run
 from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
@@ -52,6 +52,7 @@ def find(comparison: Comparison, name: str) -> ComparedMetric:
         pytest.param([BETTER], 1, ["Inconclusive"], id="one-seed"),
         pytest.param([BETTER, SAME], 3, ["Better", "Inconclusive"], id="three-variants"),
         pytest.param([StoredRun(name="copy")], 3, ["Equal"], id="equal-predictions"),
+        pytest.param([StoredRun(name="copy")], 1, ["Equal"], id="equal-predictions-of-one-seed"),
     ],
 )
 def test_verdict_needs_enough_seeds_and_a_difference(
@@ -63,6 +64,31 @@ def test_verdict_needs_enough_seeds_and_a_difference(
     assert [each.verdict for each in find(found, "auc").differences] == verdicts
     assert [each.seeds for each in find(found, "auc").differences] == [seeds] * len(others)
     assert len(found.verdicts) == len(others)
+
+
+@pytest.mark.parametrize(
+    ("column", "verdicts"),
+    [
+        # Half of each prediction ranks the rows alike, so the AUC is the same in every draw.
+        pytest.param("prediction", ["Inconclusive", "Inconclusive"], id="other-predictions"),
+        pytest.param("loss", ["Equal", "Better"], id="other-losses"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [1, SEEDS])
+def test_equal_needs_equal_predictions(
+    root: Path, column: str, verdicts: list[str], seeds: int
+) -> None:
+    copy = StoredRun(name="copy")
+    for run in (BASE, copy):
+        write_repeats(root, run, seeds)
+    for path in root.glob("copy/*/evaluation.parquet"):
+        values = pq.read_table(path)[column].to_numpy()
+        rewrite(path.parent, {column: (values / 2).tolist()})
+    found = compare_all(root, "clicks", "copy")
+    if seeds < SEEDS:
+        verdicts = [each.replace("Better", "Inconclusive") for each in verdicts]
+    assert [find(found, name).differences[0].verdict for name in ("auc", "loss")] == verdicts
+    assert find(found, "auc").differences[0].value == 0
 
 
 def test_worse_variant_has_a_higher_loss(root: Path) -> None:
@@ -199,6 +225,12 @@ def test_run_is_not_compared_with_itself(root: Path) -> None:
     write_stored_run(root, BASE)
     with pytest.raises(LastmileError, match="another run"):
         compare_all(root, "clicks", f"clicks/{BASE.folder}")
+
+
+def test_runs_of_one_name_in_two_places_are_compared(root: Path) -> None:
+    names = [str(write_stored_run(root / place, BASE)) for place in ("desk", "laptop")]
+    rewrite_start(Path(names[1]))
+    assert len(compare_all(root, *names, only=True).variants) == 2
 
 
 def test_command_prints_json_and_writes_a_page(root: Path) -> None:
