@@ -24,9 +24,9 @@ def explain(
 ) -> None:
     """Show what is read, which predicates are pushed to the files, what is fused, what runs where.
 
-    Opens the tables, so wrong columns and types are found too, and what the training would refuse,
-    if the manifest has one; `validate` refuses the same manifests. Reads footers only or, to count
-    the rows of an evaluation, the columns of its condition and of the rows' identity.
+    Refuses what run would refuse on this machine before it starts, as validate does. Reads footers
+    of tables and, to count the rows of an evaluation, the columns of its condition and of the rows'
+    identity.
     """
     with importing():
         from pipeline_runtime import plan as planning

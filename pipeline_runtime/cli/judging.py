@@ -1,11 +1,14 @@
 """Judges manifests for `validate` and `explain`: what one of them refuses, the other refuses.
 
-A manifest is judged in this order: its fields, its expressions and types, its tables and their
-columns, and what its consumer needs of the rows. All problems of all manifests are found at once.
+Both refuse what `run` would refuse on this machine before it starts, apart from what earlier runs
+left: a table in the place of the output, or a folder that is in use. A manifest is judged in this
+order: its fields, its expressions and types, its tables and their columns, and what its consumer
+needs: rows, and the user's code. All problems of all manifests are found at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -114,12 +117,19 @@ def _plan(
         from pipeline_runtime.plan import build_plan
         from pipeline_runtime.run.code_paths import add_code_paths
         from pipeline_runtime.run.consumers import find_runner
+        from pipeline_runtime.run.options import RunOptions, choose_output
+        from pipeline_runtime.run.places import check_apart
 
     add_code_paths((*working_dir(manifest), *code_paths(manifest.file)))
+    root, name = find_storage_root(manifest, storage_root), manifest.experiment.metadata.name
+    output = choose_output(None, name).absolute()
+    options = RunOptions(output=output, folder_per_run=True, storage_root=root)
     try:
-        with placing(manifest):
-            plan = build_plan(manifest.experiment, find_storage_root(manifest, storage_root))
-            find_runner(plan.consumer).check(manifest.experiment, plan)
+        # The user's code prints where it is imported.
+        with placing(manifest), contextlib.redirect_stdout(sys.stderr):
+            check_apart(manifest.experiment, options)
+            plan = build_plan(manifest.experiment, root)
+            find_runner(plan.consumer).check(manifest.experiment, plan, root)
     except ManifestError as error:
         known = {problem.path for problem in error.problems}
         verdict.add([*error.problems, *(found for found in syntax if found.path not in known)])

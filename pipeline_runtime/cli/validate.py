@@ -26,8 +26,8 @@ _TablesOption = Annotated[
     bool,
     typer.Option(
         "--tables/--no-tables",
-        help="Open the tables (footers only), as explain does; or check only the manifests, for "
-        "tables that cannot be reached from here.",
+        help="Open the tables and import the user's code, as explain does; or check only the "
+        "manifests, for tables or code that cannot be reached from here.",
     ),
 ]
 
@@ -40,7 +40,12 @@ def validate(
     tables: _TablesOption = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Check manifests: every broken rule of every file, each with its field, in one go."""
+    """Check manifests: every broken rule of every file, each with its field, in one go.
+
+    Refuses what run would refuse on this machine before it starts. Reads footers of tables and, for
+    an evaluation, the columns of its condition and of the rows' identity, until the first row that
+    matches; with maxRows, all of them.
+    """
     targets = [*files, *(paths or [])]
     if not targets:
         raise typer.BadParameter("give at least one file or directory with -f")

@@ -196,8 +196,10 @@ class Plan:
         """The stream that a model is evaluated on, if there is one."""
         return self.streams.get("evaluation")
 
-    def bound_evaluation(self, bound: int) -> Plan:
+    def bound_evaluation(self, bound: int | None) -> Plan:
         """Return the plan with only those rows in its evaluation whose hash is below `bound`."""
+        if bound is None:
+            return self
         stream = self.streams["evaluation"]
         stages = tuple(
             replace(stage, steps=tuple(_bound_split(step, bound) for step in stage.steps))

@@ -32,7 +32,7 @@ from pipeline_runtime.profiling.roofline import measure_roofline
 from pipeline_runtime.profiling.sample import Limits, measure_packed, measure_passes, take_sample
 from pipeline_runtime.report import ExperimentName
 from pipeline_runtime.run.summarise import machine, versions
-from pipeline_runtime.run.training.prepare import check_program, check_rows, check_training
+from pipeline_runtime.run.training.prepare import check_program, check_training
 
 # Of the time: reading a sample, measuring the work on it, training on it.
 _SAMPLE_SHARE, _WORK_SHARE, _TRAIN_SHARE = 0.15, 0.35, 0.5
@@ -70,7 +70,6 @@ def profile_experiment(
     plan = build_plan(experiment, options.storage_root, keeps_order=False)
     check_training(experiment, plan)
     check_program(spec.training)
-    check_rows(plan)
     # What the user's code prints is no part of the result.
     with on_one_core(), contextlib.redirect_stdout(sys.stderr):
         tell("reading a sample")

@@ -156,8 +156,13 @@ Claim = Callable[[Location], None]
 class Runner(Protocol):
     """The package of a consumer."""
 
-    def check(self, experiment: DatasetExperiment, plan: Plan) -> None:
-        """Raise ManifestError if the consumer cannot take the plan's rows."""
+    def check(self, experiment: DatasetExperiment, plan: Plan, storage_root: str) -> None:
+        """Raise the error with which a run on one machine would refuse the manifest.
+
+        Nothing is changed, and no earlier run is looked at.
+
+        Raises ManifestError if the consumer cannot take the plan's rows, or another LastmileError.
+        """
         ...
 
     def prepare(

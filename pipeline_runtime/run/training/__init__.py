@@ -11,14 +11,25 @@ from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.run.consumers import Claim
 from pipeline_runtime.run.options import RunOptions
-from pipeline_runtime.run.training.prepare import check_training, count_ranks, prepare_run
+from pipeline_runtime.run.training.prepare import (
+    check_program,
+    check_training,
+    count_ranks,
+    prepare_run,
+)
 from pipeline_runtime.run.training.training_run import TrainingRun
 
 
-def check(experiment: DatasetExperiment, plan: Plan) -> None:
-    """See `run.consumers.Runner`. A manifest without a training may be for its rows alone."""
-    if "training" in experiment.spec.model_fields_set:
-        check_training(experiment, plan)
+def check(experiment: DatasetExperiment, plan: Plan, storage_root: str) -> None:
+    """See `run.consumers.Runner`. A manifest without a training may be for its rows alone.
+
+    The built-in model is not imported, because that needs torch.
+    """
+    if "training" not in experiment.spec.model_fields_set:
+        return
+    check_training(experiment, plan)
+    if not experiment.spec.training.is_built_in:
+        check_program(experiment.spec.training)
 
 
 def prepare(

@@ -104,8 +104,7 @@ def prepare_run(
     is_alone = _is_alone(options, world_size)
     plan = build_plan(experiment, options.storage_root, keeps_order=is_alone)
     training = experiment.spec.training
-    check_training(experiment, plan)
-    check_rows(plan)
+    bound = check_training(experiment, plan)
     identity = RunIdentity(
         run_hash=run_hash(experiment),
         run_config=run_config(experiment),
@@ -133,7 +132,7 @@ def prepare_run(
             chunk_rows=header.chunk_rows,
             preserve_order=plan.preserve_order,
         )
-    plan = bound_evaluation(plan, training)
+    plan = plan.bound_evaluation(bound)
     positions = _positions(header, world_size, experiment.spec.pipeline_options, plan)
     chunk_rows = identity.chunk_rows
     groups = [_rank_groups(plan, experiment, positions, chunk_rows, r) for r in range(world_size)]
@@ -184,10 +183,13 @@ def check_program(training: Training) -> None:
         raise ManifestError([Problem(path=field, message=message)]) from error
 
 
-def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
-    """Raise ManifestError if batches lack a thing that training needs, or no row evaluates.
+def check_training(experiment: DatasetExperiment, plan: Plan) -> int | None:
+    """Return the bound of the hashes of the rows that evaluate the model; None: all evaluate it.
 
-    Reads the rows of an evaluation until the first one that matches.
+    Reads the rows of an evaluation until the first one that matches; with `maxRows`, all of them.
+
+    Raises ManifestError if batches lack a thing that training needs, or the evaluation has no row;
+    TrainingError if there is no row to train on.
     """
     training = experiment.spec.training
     _check_batches(plan, training.weight_column)
@@ -197,43 +199,32 @@ def check_training(experiment: DatasetExperiment, plan: Plan) -> None:
         choose_features(features, schema, label=label, weight=training.weight_column)
     elif training.model is not None:
         parse_loop_config(training.config)
-    if training.evaluation is not None:
-        _check_evaluation(training.evaluation, plan)
+    if reason := plan.training.explain_no_units():
+        raise TrainingError(f"{reason}; there is nothing to train on")
+    return None if training.evaluation is None else _check_evaluation(training.evaluation, plan)
 
 
-def _check_evaluation(evaluation: Evaluation, plan: Plan) -> None:
-    """Raise ManifestError if no row evaluates the model, although there are rows to train on."""
-    stream = plan.matching["evaluation"]
-    if plan.training.explain_no_units() or has_row(stream):
-        return
-    field = "where" if evaluation.where else "holdoutPercent"
-    chosen = f"{evaluation.where!r}" if evaluation.where else f"{evaluation.holdout_percent} %"
-    message = (
-        f"must match at least one row, but {chosen} matches none of the rows of "
-        f"{stream.table.description} ({stream.scan.pruning.rows_read:,} were looked at). Change "
-        "it, or remove training.evaluation"
-    )
-    raise ManifestError([Problem(path=f"spec.training.evaluation.{field}", message=message)])
-
-
-def bound_evaluation(plan: Plan, training: Training) -> Plan:
-    """Return the plan with at most `evaluation.maxRows` rows in its evaluation.
-
-    Raises ManifestError if all of them have one identity, so that none can be chosen.
-    """
-    evaluation = training.evaluation
-    if evaluation is None or evaluation.max_rows is None:
-        return plan
-    matches = count_matches(plan.matching["evaluation"], evaluation.max_rows)
-    if matches.bound is None:
-        return plan
-    if matches.num_kept == 0:
+def _check_evaluation(evaluation: Evaluation, plan: Plan) -> int | None:
+    """Return the bound of the hashes. Raises ManifestError if no row evaluates the model."""
+    stream, max_rows = plan.matching["evaluation"], evaluation.max_rows
+    field, message = "where" if evaluation.where else "holdoutPercent", ""
+    matches = None if max_rows is None else count_matches(stream, max_rows)
+    if not (has_row(stream) if matches is None else matches.num_rows):
+        chosen = f"{evaluation.where!r}" if evaluation.where else f"{evaluation.holdout_percent} %"
         message = (
-            f"must be at least the number of rows that share one identity, but is "
-            f"{evaluation.max_rows:,}. Raise it, or declare a dataset.rowKey that is unique"
+            f"must match at least one row, but {chosen} matches none of the rows of "
+            f"{stream.table.description} ({stream.scan.pruning.rows_read:,} were looked at). "
+            "Change it, or remove training.evaluation"
         )
-        raise ManifestError([Problem(path="spec.training.evaluation.maxRows", message=message)])
-    return plan.bound_evaluation(matches.bound)
+    elif matches is not None and matches.num_kept == 0:
+        field = "maxRows"
+        message = (
+            f"must be at least the number of rows that share one identity, but is {max_rows:,}. "
+            "Raise it, or declare a dataset.rowKey that is unique"
+        )
+    if message:
+        raise ManifestError([Problem(path=f"spec.training.evaluation.{field}", message=message)])
+    return None if matches is None else matches.bound
 
 
 def _check_batches(plan: Plan, weight_column: str | None) -> None:
@@ -244,13 +235,6 @@ def _check_batches(plan: Plan, weight_column: str | None) -> None:
     ]
     if problems:
         raise ManifestError(problems)
-
-
-def check_rows(plan: Plan) -> None:
-    """Raise TrainingError if there is no row to read."""
-    reason = plan.training.explain_no_units()
-    if reason is not None:
-        raise TrainingError(f"{reason}; there is nothing to train on")
 
 
 def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> CheckpointStore:

@@ -83,7 +83,7 @@ class SumRun:
         )
 
 
-def check(experiment: DatasetExperiment, plan: Plan) -> None:
+def check(experiment: DatasetExperiment, plan: Plan, storage_root: str) -> None:
     """Accept any plan."""
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from facts import assert_told
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from property_tests import examples
 
@@ -20,7 +20,7 @@ from pipeline_runtime.feed.making.matching import count_matches, count_roles, ha
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.pipeline import iter_tables
 from pipeline_runtime.plan import Plan, build_plan, explain
-from pipeline_runtime.run.training.prepare import bound_evaluation, check_training
+from pipeline_runtime.run.training.prepare import check_training
 from pipeline_runtime.steps.base import GROUP_HASH_COLUMN
 
 NUM_ROWS = 400
@@ -29,7 +29,7 @@ HOLDOUT: dict[str, Any] = {"holdoutPercent": 25}
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Rows in row groups of 50, four of them of each request."""
+    """Rows in row groups of 100, four of them of each request."""
     folder = tmp_path_factory.mktemp("variants")
     table = pa.table(
         {
@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
         }
     )
     (folder / "t").mkdir()
-    pq.write_table(table, folder / "t/a.parquet", row_group_size=50)
+    pq.write_table(table, folder / "t/a.parquet", row_group_size=100)
     return str(folder)
 
 
@@ -78,7 +78,8 @@ def make(
 
 
 def plan_of(experiment: DatasetExperiment, root: str) -> Plan:
-    return bound_evaluation(build_plan(experiment, root), experiment.spec.training)
+    plan = build_plan(experiment, root)
+    return plan.bound_evaluation(check_training(experiment, plan))
 
 
 def rows_of(plan: Plan, role: str = "evaluation", column: str = "id") -> list[Any]:
@@ -101,18 +102,50 @@ COMMON: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=examples(25), deadline=None)
-@given(data=st.data(), fusion=st.booleans(), max_rows=st.sampled_from([None, 20]))
+@pytest.fixture(scope="module")
+def expected(root: str) -> dict[int | None, list[int]]:
+    """The evaluation rows without a downsample, by `maxRows`."""
+    return {n: rows_of(plan_of(make(COMMON, bound_by(n)), root)) for n in (None, 20)}
+
+
+def bound_by(max_rows: int | None) -> dict[str, Any]:
+    return HOLDOUT if max_rows is None else {**HOLDOUT, "maxRows": max_rows}
+
+
+def thin(percent: int, **fields: Any) -> dict[str, Any]:
+    return {"downsample": {"keepPercent": percent, **fields}}
+
+
+@example(added=[(thin(0), 0)], fusion=True, max_rows=None)
+@example(added=[(thin(0), 3), (thin(100), 1)], fusion=False, max_rows=20)
+@example(
+    added=[
+        (thin(50, where="clicked = 0", weightColumn="weight"), 0),
+        (thin(50, where="score < 0.5", weightColumn="boost", seed=1), 2),
+        (thin(50, seed=1), 5),
+    ],
+    fusion=False,
+    max_rows=20,
+)
+@given(
+    added=st.lists(st.tuples(downsamples, st.integers(0, 5)), max_size=3),
+    fusion=st.booleans(),
+    max_rows=st.sampled_from([None, 20]),
+)
+@settings(max_examples=examples(8), deadline=None)
 def test_downsampling_changes_no_evaluation_row(
-    root: str, data: st.DataObject, fusion: bool, max_rows: int | None
+    root: str,
+    expected: dict[int | None, list[int]],
+    added: list[tuple[dict[str, Any], int]],
+    fusion: bool,
+    max_rows: int | None,
 ) -> None:
-    evaluation = HOLDOUT if max_rows is None else {**HOLDOUT, "maxRows": max_rows}
     steps = list(COMMON)
-    for step in data.draw(st.lists(downsamples, max_size=3)):
-        steps.insert(data.draw(st.integers(0, len(steps))), step)
+    for step, place in added:
+        steps.insert(place, step)
     options = {"debug": {"fusion": fusion}}
-    variant = plan_of(make(steps, evaluation, options=options), root)
-    assert rows_of(variant) == rows_of(plan_of(make(COMMON, evaluation), root))
+    variant = plan_of(make(steps, bound_by(max_rows), options=options), root)
+    assert rows_of(variant) == expected[max_rows]
 
 
 @pytest.mark.parametrize("step", ["downsample", "sample"])
