@@ -341,7 +341,7 @@ def test_what_lost_workers_leave_is_made_in_order_or_all_wait_for_it_for_ever() 
 
 
 @given(setting=PLANTS, seed=st.integers(0, 1000))
-@settings(max_examples=examples(10), deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) -> None:
     trace, log = simulate_ours(setting, seed)
     assert trace.moments
