@@ -99,20 +99,20 @@ def _print(plan: CleaningPlan, *, dry_run: bool) -> None:
     painter = Painter(make_console(is_wide=True))
     table = painter.table(
         "Would be deleted" if dry_run else "Deleted",
-        ("experiment", "left"),
         ("run", "left"),
         ("phase", "left"),
         ("files", "right"),
         ("size", "right"),
     )
-    table.columns[1].no_wrap = True
+    for column in table.columns:
+        column.no_wrap = True
     for deletion in plan.deletions:
         run = deletion.run
-        start = (run.experiment, run.name, run.phase)
         sizes = (f"{deletion.num_files:,}", format_bytes(deletion.num_bytes))
-        table.add_row(*(painter.text(cell) for cell in (*start, *sizes)))
+        cells = (f"{run.experiment}/{run.name}", run.phase, *sizes)
+        table.add_row(*(painter.text(cell) for cell in cells))
     if plan.deletions:
-        painter.console.print(table)
+        painter.print_table(table)
     for kept in plan.kept:
         painter.print_line("kept ", "", f"{kept.run.experiment}/{kept.run.name}: {kept.reason}")
     count, size = len(plan.deletions), plain_spaces(format_bytes(plan.num_bytes))

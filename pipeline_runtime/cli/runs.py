@@ -108,17 +108,17 @@ def _print(found: Sequence[ListedRun]) -> None:
     painter = Painter(make_console(is_wide=True))
     table = painter.table(
         "Runs",
-        ("experiment", "left"),
         ("run", "left"),
         ("phase", "left"),
         ("took", "right"),
         ("seed", "right"),
         ("quality", "left"),
     )
-    table.columns[1].no_wrap = True  # to be copied into another command
+    for column in table.columns:  # names are copied into other commands
+        column.no_wrap = True
     for run in found:
         table.add_row(*(painter.text(cell) for cell in _list_cells(run)))
-    painter.console.print(table)
+    painter.print_table(table)
     for run in found:
         if run.problem:
             painter.print_line("warning: ", "yellow", run.problem)
@@ -128,7 +128,7 @@ def _list_cells(run: ListedRun) -> list[str]:
     from pipeline_runtime.formatting import NOTHING, format_duration, format_metric
     from pipeline_runtime.report.view import rank_metric
 
-    start = [run.experiment, run.name, run.phase]
+    start = [f"{run.experiment}/{run.name}", run.phase]
     if run.summary is None:
         return [*start, NOTHING, NOTHING, NOTHING]
     metrics = run.summary.training.metrics

@@ -13,12 +13,17 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print a comparison."""
     painter = Painter(console)
     for verdict in comparison.verdicts:
-        painter.print_line("", "bold", verdict)
+        _print_sentence(painter, verdict, "bold")
     for table in build_tables(comparison):
         console.print()
         _print_table(painter, table)
     for warning in comparison.warnings:
-        painter.print_line("warning: ", "yellow", warning)
+        _print_sentence(painter, f"warning: {warning}", "yellow")
+
+
+def _print_sentence(painter: Painter, sentence: str, style: str) -> None:
+    """Print a sentence, folded between words on a terminal, and as a line of a pipe."""
+    painter.console.print(painter.text(sentence, style), soft_wrap=painter.is_plain)
 
 
 def _print_table(painter: Painter, table: TextTable) -> None:
@@ -29,4 +34,4 @@ def _print_table(painter: Painter, table: TextTable) -> None:
     shown = painter.table(table.title, *columns)
     for row in table.rows:
         shown.add_row(*(painter.text(cell) for cell in row))
-    painter.console.print(shown)
+    painter.print_table(shown)

@@ -9,7 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline_runtime.comparison.judging import format_difference
-from pipeline_runtime.comparison.model import ComparedMetric, ComparedVariant, Comparison
+from pipeline_runtime.comparison.model import (
+    ComparedMetric,
+    ComparedVariant,
+    Comparison,
+    Difference,
+)
 from pipeline_runtime.formatting import NOTHING, format_count, format_metric
 
 
@@ -33,7 +38,7 @@ def build_tables(comparison: Comparison) -> list[TextTable]:
             rows=tuple(_list_variant(variant) for variant in comparison.variants),
             num_texts=3,
         ),
-        _build_shared(comparison),
+        *_build_shared(comparison, labels),
         TextTable(
             title="Manifests: fields that differ",
             header=("field", *labels),
@@ -48,7 +53,7 @@ def build_tables(comparison: Comparison) -> list[TextTable]:
         ),
         *_build_steps(comparison, labels),
         TextTable(
-            title="Other metrics, each run on its own rows (mean ± deviation over seeds)",
+            title="Other metrics, each run on its own rows (mean ± deviation)",
             header=("metric", *labels),
             rows=tuple(
                 (metric.name, *_list_means(metric))
@@ -87,42 +92,38 @@ def _build_steps(comparison: Comparison, labels: Sequence[str]) -> Iterator[Text
         )
 
 
-def _build_shared(comparison: Comparison) -> TextTable:
+def _build_shared(comparison: Comparison, labels: Sequence[str]) -> Iterator[TextTable]:
     shared = [metric for metric in comparison.metrics if metric.on_shared_rows]
-    rows = []
-    for metric in shared:
-        means = _list_means(metric)
-        for index, difference in enumerate(metric.differences):
-            ends = (difference.low, difference.high)
-            interval = " to ".join(NOTHING if e is None else format_difference(e) for e in ends)
-            rows.append(
-                (
-                    f"{metric.name}, {difference.label} – A",
-                    means[0],
-                    means[1 + index],
-                    format_difference(difference.value),
-                    interval if None not in ends else "unknown",
-                    format_metric(difference.detectable),
-                    difference.verdict,
-                )
-            )
-    confidence = shared[0].differences[0].confidence if shared else 0
-    count = comparison.shared_rows
-    sizes = (format_count(count.rows), format_count(count.groups)) if count else ()
-    return TextTable(
-        title="Metrics on the {} evaluation rows, of {} groups, that all share".format(*sizes)
-        if sizes
-        else "",
-        header=(
-            "metric",
-            "A",
-            "other",
-            "difference",
-            f"{100 * confidence:.3g} % interval",
-            "detectable",
-            "verdict",
+    if not shared or comparison.shared_rows is None:
+        return
+    num_rows, num_groups = comparison.shared_rows.rows, comparison.shared_rows.groups
+    rows = f"{format_count(num_rows)} shared evaluation rows"
+    if num_groups < num_rows:
+        rows = f"{rows} of {format_count(num_groups)} groups"
+    yield TextTable(
+        title=f"Metrics on the {rows} (mean ± deviation)",
+        header=("metric", *labels),
+        rows=tuple((metric.name, *_list_means(metric)) for metric in shared),
+    )
+    interval = f"{100 * shared[0].differences[0].confidence:.3g} % interval"
+    yield TextTable(
+        title="Differences from A",
+        header=("metric", "difference", interval, "detectable", "verdict"),
+        rows=tuple(
+            (f"{metric.name}, {difference.label}", *_list_difference(difference))
+            for metric in shared
+            for difference in metric.differences
         ),
-        rows=tuple(rows),
+    )
+
+
+def _list_difference(difference: Difference) -> tuple[str, ...]:
+    ends = [end for end in (difference.low, difference.high) if end is not None]
+    return (
+        format_difference(difference.value),
+        " to ".join(map(format_difference, ends)) or "unknown",
+        format_metric(difference.detectable) if difference.detectable else NOTHING,
+        difference.verdict,
     )
 
 

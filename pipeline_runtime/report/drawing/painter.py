@@ -19,6 +19,7 @@ from pipeline_runtime.formatting import NO_BREAK_SPACE
 Justify = Literal["left", "right"]
 
 _BAR_CELLS = 24
+_UNBOUNDED_CELLS = 100_000
 
 # What the formats use beyond ASCII, and what stands for it.
 _ASCII = str.maketrans({NO_BREAK_SPACE: " ", "–": "-", "−": "-", "∞": "inf", "…": "..."})
@@ -50,6 +51,21 @@ class Painter:
             is_number = justify == "right"
             table.add_column(name, justify=justify, overflow="fold", no_wrap=is_number)
         return table
+
+    def print_table(self, table: Table) -> None:
+        """Print a table; without lines if it is too wide for the console with them.
+
+        If none of its columns may be folded, its rows can be longer than those of the console.
+        """
+        width = self.console.width
+        unbounded = self.console.options.update(width=_UNBOUNDED_CELLS)
+        if self.console.measure(table, options=unbounded).maximum > width:
+            table.box, table.pad_edge = None, False
+        if all(column.no_wrap for column in table.columns):
+            needed = self.console.measure(table, options=unbounded).maximum
+            self.console.width = max(width, needed)  # which bounds what it prints
+        self.console.print(table)
+        self.console.width = width
 
     def text(self, text: str, style: str = "") -> Text:
         """Text that is no markup, moves no cursor, and that the console can encode."""
