@@ -64,6 +64,8 @@ class Painter:
         if all(column.no_wrap for column in table.columns):
             needed = self.console.measure(table, options=unbounded).maximum
             self.console.width = max(width, needed)  # which bounds what it prints
+        title, table.title = table.title, None
+        self.console.print(title)  # not folded to the width of the table
         self.console.print(table)
         self.console.width = width
 
