@@ -122,7 +122,7 @@ LOWERED = ["request, all", "two minutes", "unready", "bounds lowered"]
     events=st.lists(st.sampled_from(sorted(EVENTS.keys() - {TAKES})), max_size=20)
     | st.lists(st.sampled_from(sorted(EVENTS)), max_size=20)
 )
-@settings(max_examples=examples(5), deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_every_drain_ends(events: list[str]) -> None:
     run = draining()
     world = run.world

@@ -132,7 +132,7 @@ def thin(percent: int, **fields: Any) -> dict[str, Any]:
     fusion=st.booleans(),
     max_rows=st.sampled_from([None, 20]),
 )
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_downsampling_changes_no_evaluation_row(
     root: str,
     expected: dict[int | None, list[int]],
