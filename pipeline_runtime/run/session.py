@@ -45,6 +45,7 @@ from pipeline_runtime.run.results import (
     keep_results,
     write_results,
 )
+from pipeline_runtime.run.run_log import RunLog, keeping_run_log
 from pipeline_runtime.run.stop_signals import StopRequest, catching_signals
 
 # On a cluster, decisions/ is already in the store before the report.
@@ -98,8 +99,8 @@ def run_experiment(
     options = replace(options, output=shown.absolute())
     add_code_paths(options.code_paths)
     check_apart(experiment, options)
-    with FolderClaim(_find_only_run(options)) as claim:
-        run = _prepare(runner, experiment, claim)
+    with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
+        run = _prepare(runner, experiment, claim)  # imports the functions of steps
         watcher.on_prepared(run)
         with importing():
             run.load(watcher.phases)
@@ -118,7 +119,7 @@ def run_experiment(
             stop=StopRequest(),
             show=watcher.on_reading,
         )
-        outcome = _execute(run, control, watcher)
+        outcome = _execute(run, control, watcher, log)
         watcher.phases.begin(phases.REPORT)
         finished = _report(run, control, outcome, planned, warning)
     return replace(finished, output=shown / folder.name if options.folder_per_run else shown)
@@ -191,17 +192,16 @@ def _report(
     return Finished(outcome=outcome, summary=summary, output=folder, hints=hints)
 
 
-def _execute(run: ConsumerRun, control: Control, watcher: Watcher) -> Outcome:
+def _execute(run: ConsumerRun, control: Control, watcher: Watcher, log: RunLog) -> Outcome:
     """Execute the run with Ray, metrics and signal handlers set up around it."""
     from pipeline_runtime.metrics import MetricsServer
     from pipeline_runtime.run.metrics_file import keeping_metrics
-    from pipeline_runtime.run.run_log import keeping_run_log
 
     server = MetricsServer(run.collector, control.options.metrics_port)
     watcher.on_metrics_port(server.port)
     try:
+        log.open(control.options.output, run.basis.run_location)
         with (
-            keeping_run_log(control.options.output, run.basis.run_location) as log,
             _connected(run, control),
             keeping_metrics(run.collector, run.basis.run_location),
             # After Ray, which sets its own SIGTERM handler (ray#17308).
