@@ -243,7 +243,8 @@ class Pipeline(StepMethods):
                 default, to which `build/NAME/latest` is a link.
             resume: continue from the last whole checkpoint.
             training: the fields of spec.training. `entrypoint` may also be a function, such as one
-                of a notebook: its source is part of the run's hash.
+                of a notebook: its source is part of the run's hash, and so are its defaults, and
+                the plain values, functions and classes of the notebook that it uses.
 
         Raises what `run_experiment` raises if it cannot start, and TrainingError for a function
         whose source does not say all that it does; look at `.outcome` for how the run ended.

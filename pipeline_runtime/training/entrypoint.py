@@ -1,15 +1,13 @@
 """Finds the function that trains, or builds the model: one that a manifest names, or a notebook's.
 
 The driver refuses a bad name before anything runs; every trainer then loads the function. One that
-was defined in a notebook is passed to the trainers as it is, and known by its source.
+was defined in a notebook is passed to the trainers as it is, and known by its digest.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
@@ -17,6 +15,7 @@ from typing import Any
 
 from pipeline_runtime.config.training import FUNCTION_MODULE
 from pipeline_runtime.errors import TrainingError
+from pipeline_runtime.training.function_digest import digest_function, read_source
 
 ENTRYPOINT_FIELD = "spec.training.entrypoint"
 MODEL_FIELD = "spec.training.model"
@@ -24,7 +23,6 @@ _ARGUMENTS = {
     ENTRYPOINT_FIELD: (1, "one argument, the context"),
     MODEL_FIELD: (2, "two arguments, the config and the schema"),
 }
-_DIGEST_CHARS = 16  # of a SHA-256, as of the run's hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +30,8 @@ class FunctionEntrypoint:
     """A function that was given to `Pipeline.train`.
 
     Attributes:
-        path: stands for the function in `spec.training.entrypoint`. It has a hash of the source, so
-            that another function makes another run.
+        path: stands for the function in `spec.training.entrypoint`. It has the function's digest
+            (`function_digest`), so that another function makes another run.
     """
 
     function: Callable[[Any], object]
@@ -50,12 +48,11 @@ def check_function(function: object) -> FunctionEntrypoint:
     wrong = _find_flaw(function)
     if wrong is None and isinstance(function, FunctionType):
         try:
-            source = textwrap.dedent(inspect.getsource(function))
+            source, digest = read_source(function), digest_function(function)
         except (OSError, TypeError):
             wrong = f"the function {function.__name__!r}, whose source cannot be found"
         else:
             _check_signature(ENTRYPOINT_FIELD, function.__name__, function)
-            digest = hashlib.sha256(source.encode()).hexdigest()[:_DIGEST_CHARS]
             path = f"{FUNCTION_MODULE}:{function.__name__}_{digest}"
             return FunctionEntrypoint(function=function, source=source, path=path)
     raise TrainingError(

@@ -1,7 +1,11 @@
 """A function as the entrypoint of `Pipeline.train`, as notebooks give one."""
 
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +109,176 @@ def test_only_a_function_known_by_its_source_is_taken(
     assert named in str(refused.value)
 
 
-def test_the_hash_ignores_where_a_function_is_indented() -> None:
-    path = check_function(count_steps).path
-    assert path == check_function(count_steps).path
-    assert path.startswith("__function__:count_steps_")
+CELLS = """
+import argparse, dataclasses, enum, functools, math, pathlib, random
+from os import environ
+
+from pipeline_runtime.errors import Problem  # a dataclass without defaults
+
+RATE = 0.1
+LAYERS = [64, 32]
+SETTINGS = {"dropout": 0.1, "kinds": ("a", "b"), "act": math.sin}
+NAMES = frozenset({"user", "item", "day"})
+FOLDER = pathlib.Path("kept")
+OPTIONS = argparse.Namespace(beta=1)
+UNUSED = 1
+losses, state = [], {}
+COUNT = 0
+
+@dataclasses.dataclass
+class Config:
+    width: int = 8
+
+CONFIG = Config(width=16)
+
+class Kind(enum.Enum):
+    DEEP = "deep"
+
+class Base:
+    def scale(self):
+        return 1
+
+class Net(Base):
+    hidden = 128
+
+    def forward(self, x):
+        return x + OFFSET
+
+    @property
+    def size(self):
+        return 5
+
+OFFSET = 7
+
+def helper(x, factor=2):
+    return x * factor + DEPTH
+
+DEPTH = 3
+
+@functools.lru_cache
+def cached(x):
+    return x + 11
+
+def timed(function):
+    @functools.wraps(function)
+    def inner(*args):
+        return function(*args)
+    return inner
+
+@timed
+def evaluate():
+    return 13
+
+activate = functools.partial(helper, factor=17)
+squash = math.sin
+noise = random.random
+
+EPS = 1e-8
+
+def train(ctx, eps=EPS, *, clip=1.0):
+    global COUNT
+    COUNT += 1
+    losses.append(RATE)
+    state["step"] = ctx.UNUSED
+    uses = LAYERS, SETTINGS, NAMES, FOLDER, OPTIONS, CONFIG, Kind.DEEP, Net, activate, squash
+    evaluate(), cached(COUNT), environ, Problem
+    return [helper(each) for each in uses]
+"""
+
+
+def digest(folder: Path, cells: str) -> str:
+    """Return the digest of `train` in a new module with these cells."""
+    path = folder / f"cells_{len(list(folder.iterdir()))}.py"
+    path.write_text(cells)
+    spec = spec_from_file_location("cells", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["cells"] = module  # as dataclasses need
+    try:
+        spec.loader.exec_module(module)
+        return check_function(module.train).path
+    finally:
+        del sys.modules["cells"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("helper(each)", "helper(each, 1)", id="source"),
+        pytest.param("EPS = 1e-8", "EPS = 1e-9", id="default"),
+        pytest.param("RATE = 0.1", "RATE = 0.2", id="number"),
+        pytest.param("[64, 32]", "[64, 16]", id="list"),
+        pytest.param('"dropout": 0.1', '"dropout": 0.2', id="dict"),
+        pytest.param('("a", "b")', '("b", "a")', id="tuple-in-a-dict"),
+        pytest.param('"act": math.sin', '"act": math.cos', id="builtin-in-a-dict"),
+        pytest.param('"day"}', '"hour"}', id="set"),
+        pytest.param('Path("kept")', 'Path("other")', id="path"),
+        pytest.param("beta=1", "beta=2", id="namespace"),
+        pytest.param("Config(width=16)", "Config(width=32)", id="dataclass"),
+        pytest.param('DEEP = "deep"', 'DEEP = "wide"', id="enum"),
+        pytest.param("hidden = 128", "hidden = 256", id="attribute-of-a-class"),
+        pytest.param("x + OFFSET", "x - OFFSET", id="method"),
+        pytest.param("return 5", "return 6", id="property"),
+        pytest.param("return 1\n", "return 2\n", id="method-of-a-base"),
+        pytest.param("OFFSET = 7", "OFFSET = 8", id="global-of-a-method"),
+        pytest.param("factor=2)", "factor=3)", id="default-of-a-helper"),
+        pytest.param("DEPTH = 3", "DEPTH = 4", id="global-of-a-helper"),
+        pytest.param("x + 11", "x + 12", id="function-behind-a-decorator"),
+        pytest.param("return function(*args)", "return args", id="decorator"),
+        pytest.param("return 13", "return 14", id="function-in-a-decorator"),
+        pytest.param("factor=17", "factor=18", id="partial"),
+        pytest.param("squash = math.sin", "squash = math.cos", id="builtin"),
+    ],
+)
+def test_what_a_function_uses_makes_the_run(before: str, after: str, tmp_path: Path) -> None:
+    assert CELLS.count(before) == 1
+    assert digest(tmp_path, CELLS) != digest(tmp_path, CELLS.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("def train", "# another place\ndef train", id="nothing"),
+        pytest.param("UNUSED = 1", "UNUSED = 2", id="global-that-is-not-read"),
+        pytest.param("losses, state = [], {}", 'losses, state = [1], {"step": 2}', id="changed"),
+        pytest.param("COUNT = 0", "COUNT = 1", id="assigned"),
+        pytest.param("random.random", "random.gauss", id="function-that-is-not-used"),
+        pytest.param('{"user", "item", "day"}', '{"day", "item", "user"}', id="order-of-a-set"),
+    ],
+)
+def test_what_a_function_does_not_depend_on_makes_no_other_run(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    assert CELLS.count(before) == 1
+    assert digest(tmp_path, CELLS) == digest(tmp_path, CELLS.replace(before, after))
+
+
+def test_a_value_that_contains_itself_is_digested(tmp_path: Path) -> None:
+    cells = "LOOP = []\nLOOP.extend([LOOP] * 9)\n\ndef train(ctx):\n    return LOOP, train, DEEP\n"
+    assert digest(tmp_path, f"DEEP = 1\n{cells}") != digest(tmp_path, f"DEEP = 2\n{cells}")
+
+
+def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
+    program = """
+from importlib.util import module_from_spec, spec_from_file_location
+import sys
+from pipeline_runtime.training.function_digest import digest_function
+spec = spec_from_file_location("cells", sys.argv[1])
+sys.modules["cells"] = module = module_from_spec(spec)
+spec.loader.exec_module(module)
+print(digest_function(module.train))
+"""
+    mine = digest(tmp_path, CELLS)
+    [path] = tmp_path.glob("cells_*.py")
+    others = {
+        subprocess.run(
+            [sys.executable, "-c", program, str(path)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert {f"__function__:train_{each}" for each in others} == {mine}
