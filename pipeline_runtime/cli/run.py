@@ -7,7 +7,8 @@ import faulthandler
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,7 +97,7 @@ SeedsOption = Annotated[
         max=MAX_SEEDS,
         metavar="N",
         help="Train N times, with training.seed and the numbers after it; the rows stay the "
-        "same. lastmile compare finds the repeats.",
+        "same. lastmile compare finds the repeats. With --json: a list of N summaries.",
     ),
 ]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")]
@@ -155,16 +156,7 @@ def run(
         code_paths=(*working_dir(manifest), *code_paths(manifest.file)),
         verbose=verbose,
     )
-    summaries = []
-    for each, text in zip(manifests, texts, strict=True):
-        code, summary = _run(each, text, options, as_json=as_json)
-        summaries.append(summary)
-        if code != EXIT_OK:
-            raise typer.Exit(code)
-    if seeds > 1:
-        for line in describe_repeats(manifest.experiment.metadata.name, summaries):
-            print(line, file=sys.stderr if as_json else sys.stdout)
-    raise typer.Exit(EXIT_OK)
+    raise typer.Exit(_run_all(manifests, texts, options, as_json=as_json))
 
 
 def _find_old_checkpoints(manifest: LoadedManifest, root: str) -> str | None:
@@ -206,10 +198,46 @@ def _text(manifest: LoadedManifest, overrides: list[str] | None) -> str:
     return dump(manifest)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """A run that ended: its exit code, and its summary as JSON."""
+
+    code: int
+    summary: str
+    is_running: bool = False  # a step of the user's code could not be ended
+
+
+def _run_all(
+    manifests: Sequence[LoadedManifest], texts: Sequence[str], options: RunOptions, *, as_json: bool
+) -> int:
+    """Run the manifests until one does not complete, and print the results; return the exit code.
+
+    The JSON of several runs is one list, in whatever way they end.
+    """
+    are_repeats = len(manifests) > 1
+    ended: list[_Ended] = []
+    try:
+        for manifest, text in zip(manifests, texts, strict=True):
+            ended.append(_run(manifest, text, options, as_json=as_json, is_repeat=are_repeats))
+            if ended[-1].code != EXIT_OK:
+                break
+    finally:
+        if as_json and are_repeats and ended:
+            summaries = [json.loads(each.summary) for each in ended]
+            print(json.dumps(summaries, indent=2, ensure_ascii=False), flush=True)
+    if ended[-1].is_running:  # the interpreter's end might crash beside the user's step
+        os._exit(EXIT_INTERRUPTED)
+    if are_repeats and ended[-1].code == EXIT_OK:
+        name = manifests[0].experiment.metadata.name
+        for line in describe_repeats(name, [json.loads(each.summary) for each in ended]):
+            print(line, file=sys.stderr if as_json else sys.stdout)
+    return ended[-1].code
+
+
 def _run(
-    manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool
-) -> tuple[int, Mapping[str, Any]]:
-    """Run a manifest, and print the result; return the exit code and the summary."""
+    manifest: LoadedManifest, text: str, options: RunOptions, *, as_json: bool, is_repeat: bool
+) -> _Ended:
+    """Run a manifest, and print the result; the JSON of a repeat is left to the caller."""
     from pipeline_runtime.report.terminal import print_summary
     from pipeline_runtime.run.driver_log import keeping_log
 
@@ -220,26 +248,24 @@ def _run(
             finished = _carry_out(manifest, text, options, log)
         except AlreadyComplete as done:
             print(done, file=sys.stderr if as_json else sys.stdout)
-            if as_json:
+            if as_json and not is_repeat:
                 print(done.summary)
-            summary = json.loads(done.summary)
-            _tell_table(summary, as_json=as_json)
-            return EXIT_OK, summary
-        if as_json:
-            print(finished.summary.model_dump_json(by_alias=True, indent=2))
-        else:
+            _tell_table(json.loads(done.summary), as_json=as_json)
+            return _Ended(code=EXIT_OK, summary=done.summary)
+        summary = finished.summary.model_dump_json(by_alias=True, indent=2)
+        if not as_json:
             print_summary(make_console(), finished.summary)
             print(f"report: {finished.output / 'report.html'}")
+        elif not is_repeat:
+            print(summary)
         if finished.outcome.kind == "Complete":
             _tell_table(finished.summary.model_dump(), as_json=as_json)
         for hint in finished.hints:
             print(hint, file=sys.stderr)
     outcome = finished.outcome
-    if outcome.is_running:  # a step of the user's: the interpreter's end might crash beside it
-        os._exit(EXIT_INTERRUPTED)
     is_stopped = outcome.kind == "Interrupted"
     code = EXIT_INTERRUPTED if is_stopped else exit_code_of(outcome.error_kind)
-    return code, finished.summary.model_dump(by_alias=True)
+    return _Ended(code=code, summary=summary, is_running=outcome.is_running)
 
 
 def _tell_table(summary: Mapping[str, Any], *, as_json: bool) -> None:

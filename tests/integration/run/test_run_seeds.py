@@ -59,6 +59,7 @@ def test_repeats_differ_in_the_seed_alone(
     again = run_seeds(lastmile, run, "--resume", "--json")
     assert again.code == 0, again
     assert len(list_stored(lastmile, run)) == SEEDS
+    assert [each["seeds"]["training"] for each in json.loads(again.stdout)] == [4, 5, 6]
 
 
 def test_failed_repeat_ends_the_command(
@@ -66,9 +67,10 @@ def test_failed_repeat_ends_the_command(
 ) -> None:
     run = project()
     run.write(clicks_spec(run, config={"failAt": 2}))
-    ended = run_seeds(lastmile, run)
+    ended = run_seeds(lastmile, run, "--json")
     assert ended.code == 1
     assert len(list_stored(lastmile, run)) == 1
+    assert [each["run"]["outcome"] for each in json.loads(ended.stdout)] == ["Failed"]
 
 
 @pytest.mark.parametrize(
