@@ -3,6 +3,9 @@
 A chunk has a header (its group and its place in the epoch, and the rows and bytes after every step)
 and its rows: a table, or batches of arrays if its reader makes them (`making.batching`).
 `transport.wire` sends it from one process to another.
+
+Saved files and states keep the earlier name of chunks, pieces, in their keys: `numPieces` and
+`pieceRows` of checkpoints, `piece_rows` of loaders, `piece` and the folder `pieces` of tables.
 """
 
 from __future__ import annotations

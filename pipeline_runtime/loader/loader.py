@@ -251,7 +251,7 @@ class Loader:
             "last_batch": self._recipe.options.last_batch,
             "epoch": start.epoch,
             "batches": start.batches,
-            "piece_rows": start.chunk_rows,
+            "chunk_rows": start.chunk_rows,
             "saved_world_size": start.world_size if start.batches else None,
         }
 

@@ -92,7 +92,7 @@ class _ChecksumFields(_StateModel):
 class _OpenFields(_StateModel):
     rows: dict[_Index, _Count]
     whole: list[_Count]
-    numPieces: _Count | None  # noqa: N815 - as positions are saved
+    num_chunks: Annotated[_Count | None, Field(alias="numPieces")]
 
 
 class _PositionFields(_StateModel):

@@ -9,7 +9,7 @@ import secrets
 RUN_FILE = "run.json"
 CLAIM_FILE = "claim.json"
 SPOOL_FOLDER = "spool"
-CHUNKS_FOLDER = "pieces"  # an earlier name of chunks; tables may be in the making
+CHUNKS_FOLDER = "pieces"
 MERGE_FILE = "merge.json"
 MERGED_FOLDER = "merged"
 TABLE_FOLDER = "table"

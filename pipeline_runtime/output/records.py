@@ -75,7 +75,6 @@ class ChunkRecord(Record):
     """
 
     group: Count
-    # Stored records keep the earlier name of chunks.
     chunk: Annotated[Count, Field(alias="piece")]
     is_last: bool
     num_rows: Count

@@ -132,7 +132,6 @@ class _Checksum(_Model):
 class _OpenGroup(_Model):
     rows: dict[_Index, _Count]
     whole: list[_Count]
-    # Checkpoints keep the earlier name of chunks.
     num_chunks: Annotated[_Count | None, Field(alias="numPieces")]
 
 
