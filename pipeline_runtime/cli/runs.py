@@ -104,6 +104,7 @@ def describe(run: ListedRun) -> dict[str, Any]:
 
 def _print(found: Sequence[ListedRun]) -> None:
     from pipeline_runtime.report.drawing.painter import Painter
+    from pipeline_runtime.runs.variants import describe_variants
 
     painter = Painter(make_console(is_wide=True))
     table = painter.table(
@@ -113,11 +114,12 @@ def _print(found: Sequence[ListedRun]) -> None:
         ("took", "right"),
         ("seed", "right"),
         ("quality", "left"),
+        ("differs in", "left"),
     )
     for column in table.columns:  # names are copied into other commands
         column.no_wrap = True
-    for run in found:
-        table.add_row(*(painter.text(cell) for cell in _list_cells(run)))
+    for run, variant in zip(found, describe_variants(found), strict=True):
+        table.add_row(*(painter.text(cell) for cell in (*_list_cells(run), variant)))
     painter.print_table(table)
     for run in found:
         if run.problem:

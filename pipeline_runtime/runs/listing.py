@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pyarrow import fs as pafs
 
@@ -55,6 +56,7 @@ class ListedRun:
         artifacts_uri: its folder on the artifacts store, according to its files on this machine;
             None if they do not say.
         labels: the labels of its manifest.
+        spec: the spec of its manifest as it was written; empty if it cannot be read.
         problem: why its summary cannot be read.
     """
 
@@ -66,6 +68,7 @@ class ListedRun:
     summary: Summary | None = None
     artifacts_uri: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    spec: Mapping[str, Any] = field(default_factory=dict)
     problem: str | None = None
 
     @property
@@ -155,7 +158,7 @@ def read_run(folder: Location) -> ListedRun:
     manifest = _read_manifest(folder)
     metadata = manifest.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    labels = metadata.get("labels")
+    labels, spec = metadata.get("labels"), manifest.get("spec")
     run = ListedRun(
         experiment=str(metadata.get("name") or _get_parent(folder)),
         name=name,
@@ -164,6 +167,7 @@ def read_run(folder: Location) -> ListedRun:
         folders=(folder,),
         artifacts_uri=find_artifacts_uri(folder),
         labels={str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {},
+        spec=spec if isinstance(spec, dict) else {},
     )
     content = read_file(folder.join(SUMMARY_FILE), _PURPOSE, _MAX_FILE_BYTES)
     if content is None:

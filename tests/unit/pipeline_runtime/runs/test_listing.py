@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from pipeline_runtime.cli import app
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.runs.listing import RunFilter, list_runs
+from pipeline_runtime.runs.listing import ListedRun, RunFilter, list_runs
+from pipeline_runtime.runs.variants import describe_variants
 
 FIRST = StoredRun(start=1, labels={"team": "ads"})
 SECOND = StoredRun(start=2, seed=1, outcome="Failed")
@@ -111,6 +112,26 @@ def test_damaged_summary_is_a_problem_of_its_run(root: Path) -> None:
     [run] = list_runs(str(root), RunFilter(name="views"))
     assert run.summary is None
     assert "summary.json" in str(run.problem)
+
+
+def test_variants_show_their_unusual_values(tmp_path: Path) -> None:
+    usual = [StoredRun(start=start, seed=start) for start in (1, 2)]
+    others = [StoredRun(start=3, keep_percent=50), StoredRun(name="views", start=4)]
+    for run in (*usual, *others):
+        write_stored_run(tmp_path, run, is_whole=False)
+    damaged = write_stored_run(tmp_path, StoredRun(start=5), is_whole=False)
+    (damaged / "manifest.yaml").write_text("[")
+    texts = describe_variants(list_runs(str(tmp_path)))
+    assert texts == ["", "", 'keepPercent="50"', "", ""]
+
+
+def test_variants_show_few_fields_of_bounded_length() -> None:
+    specs: list[dict[str, object]] = [{f"field{i}": "x" * 1000 for i in range(100)}, {}, {}]
+    runs = [
+        ListedRun(experiment="a", name="b", phase="Failed", started_at=None, folders=(), spec=spec)
+        for spec in specs
+    ]
+    assert [len(text) < 150 for text in describe_variants(runs)] == [True] * 3
 
 
 def test_missing_root_is_refused(tmp_path: Path) -> None:
