@@ -103,6 +103,7 @@ def _list_data(variant: Variant) -> dict[str, str]:
         "rows of the table": format_count(summary.dataset.rows),
         "rows trained on": format_count(summary.checksum.rows),
         "checksum of these rows": summary.checksum.sum,
+        "code that trains": summary.run.code_digest or NOTHING,
         "order of batches": "fixed by the seed" if summary.order.preserve_order else "not fixed",
         "versions": f"Lastmile {versions.lastmile}, Torch {versions.torch}",
     }

@@ -33,6 +33,7 @@ class RunBasis:
 
     Attributes:
         run_location: folder of the run on the artifacts store.
+        code_digest: digest of the user's code that trains; None if there is none.
     """
 
     experiment: DatasetExperiment
@@ -42,6 +43,7 @@ class RunBasis:
     attempt: int
     resumed_from: report.ResumedFrom | None = None
     warnings: tuple[str, ...] = ()
+    code_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ def build_summary(
             error=outcome.error,
             artifacts_uri=basis.run_location.full_uri,
             seed_group=seed_group(basis.experiment),
+            code_digest=basis.code_digest,
             address=control.options.address,
         ),
         "seeds": find_seeds(basis.experiment),

@@ -72,9 +72,10 @@ class ListedRun:
     problem: str | None = None
 
     @property
-    def seed_group(self) -> str | None:
-        """The hash that its repeats with other seeds share."""
-        return self.summary.run.seed_group if self.summary else None
+    def seed_group(self) -> tuple[str, str | None] | None:
+        """The hashes of configuration and code that its repeats with other seeds share."""
+        run = self.summary and self.summary.run
+        return (run.seed_group, run.code_digest) if run and run.seed_group else None
 
     def is_copy(self, other: ListedRun) -> bool:
         """Return whether the folders of both hold the same run, and not two of the same name."""

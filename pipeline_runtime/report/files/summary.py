@@ -122,6 +122,11 @@ class Run(SummaryModel):
         description="Hash of the run configuration without `training.seed`: runs with the same one "
         "repeat each other with other seeds.",
     )
+    code_digest: str | None = Field(
+        default=None,
+        description="Hash of the file of the entrypoint, model or script; null: the built-in "
+        "model, a function of a notebook, or an older Lastmile.",
+    )
     address: str = Field(
         default="local",
         description="Where it ran: `local` is one machine, else a Ray cluster's address.",

@@ -18,6 +18,7 @@ from pipeline_runtime.run import phases
 from pipeline_runtime.run.consumers import Control, Reading, Results, RunBasis
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.training.code_digest import digest_code
 from pipeline_runtime.run.training.driver import Trainers, TrainingOutcome, execute
 from pipeline_runtime.run.training.evaluation_file import collect_rows
 from pipeline_runtime.run.training.past import read_past
@@ -54,6 +55,7 @@ class TrainingRun:
             attempt=run.identity.attempt,
             resumed_from=resumed,
             warnings=(*warnings, *run.warnings),
+            code_digest=digest_code(run.experiment.spec.training),
         )
         feed, world_size = run.plan.feed, run.world_size
         is_here = options.address == "local" and world_size == 1 and feed.engine != "RayData"

@@ -45,6 +45,7 @@ class StoredRun:
     salt: int = 0
     rows: range = range(3000)
     resumed_from: str | None = None
+    code_digest: str | None = None
 
     @property
     def folder(self) -> str:
@@ -101,6 +102,7 @@ def _build_summary(run: StoredRun, text: str) -> Summary:
         "started_at": datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=run.start),
         "outcome": run.outcome,
         "seed_group": seed_group(loaded.experiment),
+        "code_digest": run.code_digest,
         "resumed_from": run.resumed_from
         and {"checkpoint": run.resumed_from, "epoch": 0, "step": 10},
     }

@@ -125,6 +125,7 @@ def test_repeats_are_found_by_all_but_the_seed(root: Path) -> None:
         StoredRun(start=10, seed=7, keep_percent=50),
         StoredRun(start=11, seed=8, outcome="Failed"),
         StoredRun(start=12, seed=1),  # newer than the other run of this seed
+        StoredRun(start=13, seed=9, code_digest="other"),
     ):
         write_stored_run(root, other)
     write_repeats(root, BETTER)
@@ -134,6 +135,16 @@ def test_repeats_are_found_by_all_but_the_seed(root: Path) -> None:
         (1, "12"),
         (2, "02"),
     ]
+
+
+def test_runs_of_other_code_are_told_apart(root: Path) -> None:
+    for run in (BASE, replace(BASE, start=20, code_digest="other")):
+        write_stored_run(root, run)
+    names = [f"clicks/{StoredRun(start=start).folder}" for start in (0, 20)]
+    found = compare_all(root, *names)
+    [code] = [fact for fact in found.data if fact.name == "code that trains"]
+    assert code.differs
+    assert not [each for each in found.warnings if "seed alone" in each]
 
 
 def test_only_leaves_out_repeats(root: Path) -> None:
