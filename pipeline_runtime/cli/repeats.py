@@ -50,4 +50,5 @@ def describe_repeats(name: str, summaries: Sequence[Mapping[str, Any]]) -> Itera
         values = [float(each[metric]) for each in metrics if metric in each]
         if len(values) > 1 and all(map(math.isfinite, values)):
             yield f"  {metric}: {format_metric(mean(values))} ± {format_metric(stdev(values))}"
-    yield f"compare with another variant: lastmile compare {name} OTHER"
+    run = str(summaries[0]["run"]["artifactsUri"]).rstrip("/").rpartition("/")[2]
+    yield f"compare with another variant: lastmile compare {name}/{run} OTHER"

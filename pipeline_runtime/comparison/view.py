@@ -38,13 +38,13 @@ def build_tables(comparison: Comparison) -> list[TextTable]:
             rows=tuple(_list_variant(variant) for variant in comparison.variants),
             num_texts=3,
         ),
-        *_build_shared(comparison, labels),
         TextTable(
             title="Manifests: fields that differ",
             header=("field", *labels),
             rows=tuple((each.path, *each.values) for each in comparison.settings),
             num_texts=1 + len(labels),
         ),
+        *_build_shared(comparison, labels),
         TextTable(
             title="Data and software",
             header=("", *labels),

@@ -97,7 +97,7 @@ def _load_function(field: str, path: str) -> Callable[..., object]:
     except ModuleNotFoundError as error:
         raise TrainingError(
             f"{field}: no module named {error.name!r} (of {path!r}); install it, or put its folder "
-            "beside the manifest or in spec.code.workingDir"
+            "beside the manifest, in spec.code.workingDir or, in Python, into sys.path"
         ) from error
     for name in function_name.split("."):
         if not hasattr(value, name):

@@ -211,10 +211,11 @@ def _check_evaluation(evaluation: Evaluation, plan: Plan) -> int | None:
     matches = None if max_rows is None else count_matches(stream, max_rows)
     if not (has_row(stream) if matches is None else matches.num_rows):
         chosen = f"{evaluation.where!r}" if evaluation.where else f"{evaluation.holdout_percent} %"
+        num_rows = stream.scan.pruning.rows_read
+        looked = f"{num_rows:,} were read" if num_rows else "its statistics rule out all"
         message = (
             f"must match at least one row, but {chosen} matches none of the rows of "
-            f"{stream.table.description} ({stream.scan.pruning.rows_read:,} were looked at). "
-            "Change it, or remove training.evaluation"
+            f"{stream.table.description} ({looked}). Change it, or remove training.evaluation"
         )
     elif matches is not None and matches.num_kept == 0:
         field = "maxRows"
