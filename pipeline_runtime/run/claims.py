@@ -34,7 +34,7 @@ from pipeline_runtime.report.files.summary import SUMMARY_FILE
 from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
-from pipeline_runtime.runs.locking import locking
+from pipeline_runtime.runs.locking import is_at, locking
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import find_info
 
@@ -143,7 +143,8 @@ def making(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise LastmileError(
-            f"{folder}: the folder of the report cannot be made: {error}"
+            f"{folder}: the folder of the report cannot be made: {error}. Name another one by "
+            "--output"
         ) from error
 
 
@@ -177,7 +178,7 @@ def _holding(
             yield
         finally:
             with suppress(OSError):  # somebody may have removed the folder
-                if os.listdir(folder) == [RUN_FILE]:
+                if os.listdir(folder) == [RUN_FILE] and is_at(descriptor, path):
                     path.unlink()
                     folder.rmdir()
 
@@ -205,7 +206,7 @@ def _check_holds(
         is_same, what = found.run == record.run, f"run {found.run}"
     elif content:
         is_same, what = folder.name == record.run, f"a run whose {RUN_FILE} is damaged"
-        advice = f"Remove {RUN_FILE} and use --resume, if that run is one of this manifest"
+        advice = f"Restore {RUN_FILE} to resume that run"
     elif run_hash is not None:  # an older Lastmile left no run.json
         is_same, what = run_hash == parse_run_hash(record.run), f"a run with hash {run_hash}"
     elif (folder / LATEST).is_symlink():

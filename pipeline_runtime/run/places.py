@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pyarrow import fs as pafs
 
-from pipeline_runtime.config import DatasetExperiment
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.errors import FolderTaken, ManifestError, Problem
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.sources import Location, open_location
@@ -45,26 +45,44 @@ def _find_problems(
     experiment: DatasetExperiment, options: RunOptions, runs: Location, mine: Location
 ) -> Iterator[Problem]:
     spec, root = experiment.spec, options.storage_root
-    source = spec.dataset.parquet
-    read = source.locations if source else ()
-    sources = {uri: open_location(uri, root, source.s3 if source else None) for uri in read}
-    for uri, place in sources.items():
+    sources = list(_open_sources(spec, root))
+    for path, uri, place in sources:
         if _holds(place, runs):
             message = f"must not hold the folder of the runs ({runs.uri}), but is {uri!r}"
             advice = "their files would be rows. Rename the experiment, or use --output"
-            yield Problem(path="spec.dataset.parquet.uri", message=f"{message}: {advice}")
+            yield Problem(path=path, message=f"{message}: {advice}")
+        elif _holds(place, mine):
+            message = f"must not hold the artifacts of the runs ({mine.uri}), but is {uri!r}"
+            advice = "their files would be rows. Set spec.artifacts.uri to another folder"
+            yield Problem(path=path, message=f"{message}: {advice}")
     if spec.output is None:
         return
     target = spec.output.parquet
     table = open_location(target.uri, root, target.s3)
     others = {f"the folder of the runs ({runs.uri})": runs, f"the artifacts ({mine.uri})": mine}
-    others |= {f"the source {uri!r}": place for uri, place in sources.items()}
-    for what, place in others.items():
+    read = {f"the source {uri!r} ({path})": place for path, uri, place in sources}
+    for what, place in (others | read).items():
         if _holds(table, place):
-            message = f"must be apart from {what}, but {target.uri!r} holds it"
-            advice = "the table would take its place. Name another folder"
-            yield Problem(path="spec.output.parquet.uri", message=f"{message}: {advice}")
-            return  # one reason is enough
+            why = f"{target.uri!r} holds it: the table would take its place"
+        elif what in read and _holds(place, table):
+            why = f"{target.uri!r} lies in it: the table would be read as a part of it"
+        else:
+            continue
+        message = f"must be apart from {what}, but {why}. Name another folder"
+        yield Problem(path="spec.output.parquet.uri", message=message)
+        return  # one reason is enough
+
+
+def _open_sources(spec: ExperimentSpec, root: str) -> Iterator[tuple[str, str, Location]]:
+    """Yield the field, the URI and the place of each Parquet table that the spec reads."""
+    tables = [("spec.dataset", spec.dataset.parquet)]
+    for index, step in enumerate(spec.pipeline):
+        for config in step.given():
+            if side_table := config.find_side_table():
+                tables.append((f"spec.pipeline[{index}].{config.kind()}", side_table.parquet))
+    for path, table in tables:
+        for uri in table.locations if table else ():
+            yield f"{path}.parquet.uri", uri, open_location(uri, root, table.s3 if table else None)
 
 
 def _holds(outer: Location, inner: Location) -> bool:

@@ -100,7 +100,7 @@ def run_experiment(
     add_code_paths(options.code_paths)
     check_apart(experiment, options)
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
-        run = _prepare(runner, experiment, claim)  # imports the functions of steps
+        run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
         watcher.on_prepared(run)
         with importing():
             run.load(watcher.phases)
@@ -136,7 +136,9 @@ def _find_only_run(options: RunOptions) -> RunOptions:
     return replace(options, only_run=held.run if held else None)
 
 
-def _prepare(runner: Runner, experiment: DatasetExperiment, claim: FolderClaim) -> ConsumerRun:
+def _prepare(
+    runner: Runner, experiment: DatasetExperiment, claim: FolderClaim, watcher: Watcher
+) -> ConsumerRun:
     """Prepare a run and claim its folders; two that begin in one second get different names.
 
     On a cluster, an old driver may still write its last checkpoint. It is waited for, since each
@@ -144,12 +146,17 @@ def _prepare(runner: Runner, experiment: DatasetExperiment, claim: FolderClaim) 
     """
     now = datetime.now(UTC)
     ends = time.monotonic() + (0.0 if claim.options.is_on_this_machine else _DRAIN_SECONDS)
+    is_told = False
     while True:
         try:
             return runner.prepare(experiment, claim.options, now, claim)
-        except FolderInUse:
+        except FolderInUse as error:
             if time.monotonic() >= ends:
                 raise
+            if not is_told:
+                note = f"waiting for at most {_DRAIN_SECONDS:.0f} s: {error}"
+                watcher.on_reading(Reading(notes=(note,)))
+                is_told = True
             time.sleep(_POLL_SECONDS)
         except NameTaken:
             if claim.options.resume:  # by another process

@@ -31,7 +31,7 @@ from pipeline_runtime.output.names import STAGING_FOLDER
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.runs.listing import UNFINISHED, ListedRun
 from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
-from pipeline_runtime.runs.locking import is_locked, locking
+from pipeline_runtime.runs.locking import is_at, is_locked, locking
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, find_info
 
@@ -141,8 +141,7 @@ def _delete(deletion: Deletion) -> str | None:
     with ExitStack() as held:
         try:
             for path in local:
-                held.enter_context(locking(path))
-                held.callback(_drop_empty, path)
+                held.callback(_drop_empty, path, held.enter_context(locking(path)))
         except BlockingIOError:
             return _RUNNING
         for folder in deletion.folders:
@@ -165,10 +164,14 @@ def _remove_locked(folder: Path) -> None:
         folder.rmdir()
 
 
-def _drop_empty(folder: Path) -> None:
-    """Remove the `run.json` that a lock on the folder of an older Lastmile has made."""
+def _drop_empty(folder: Path, descriptor: int) -> None:
+    """Remove the `run.json` that a lock on the folder of an older Lastmile has made.
+
+    Args:
+        descriptor: the lock's; a process that has resumed the run since has a file of its own.
+    """
     with suppress(OSError):
-        if (folder / RUN_FILE).lstat().st_size == 0:
+        if os.fstat(descriptor).st_size == 0 and is_at(descriptor, folder / RUN_FILE):
             (folder / RUN_FILE).unlink()
 
 

@@ -41,7 +41,7 @@ def locking(folder: Path, *, is_new: bool = False) -> Iterator[int]:
         _locked.add(descriptor)
         try:
             _lock(descriptor)
-            if _is_at(descriptor, path):
+            if is_at(descriptor, path):
                 yield descriptor
                 return
         finally:
@@ -73,7 +73,7 @@ def _lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> None:
         pass  # a file system without locks
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def is_at(descriptor: int, path: Path) -> bool:
     """Return whether a path still names the open file, which somebody may have removed."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.lstat())

@@ -200,6 +200,10 @@ def _iterate_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 def _open_parquet(path: Path) -> tuple[int, Iterator[pa.RecordBatch]]:
     try:
+        os.close(open_regular(path))
+    except OSError as error:
+        raise LastmileError(f"{path}: cannot be read: {error}; remove it") from error
+    try:
         file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise LastmileError(

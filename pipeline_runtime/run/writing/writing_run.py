@@ -60,6 +60,9 @@ def prepare_writing(
         return parse_run_hash(name) == found and options.may_continue(name)
 
     artifacts = open_location(experiment.spec.artifacts.uri, root).join(experiment.metadata.name)
+    name = options.name_run(now, found, artifacts)
+    if name == options.only_run:  # its table may be in place, or another run's by now
+        check_not_complete(artifacts.join(name))
     job = open_job(
         Target(
             place=place,
@@ -67,7 +70,7 @@ def prepare_writing(
             mode=output.mode,
             partition_by=output.partition_by or (),
         ),
-        options.name_run(now, found, artifacts),
+        name,
         RunRecord(
             id=make_token(),
             run_hash=found,

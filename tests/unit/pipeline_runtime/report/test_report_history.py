@@ -175,3 +175,9 @@ def test_a_foreign_file_is_refused(content: bytes | None, message: str, tmp_path
         path.write_bytes(content)
     with pytest.raises(LastmileError, match=message):
         read_history(tmp_path)
+
+
+def test_a_pipe_in_the_place_of_the_history_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.parquet")
+    with pytest.raises(LastmileError, match=r"metrics\.parquet"):
+        read_history(tmp_path)

@@ -38,6 +38,7 @@ from pipeline_runtime.run import session
 from pipeline_runtime.run.claims import FolderClaim, RunFile, read_run_file
 from pipeline_runtime.run.options import RunOptions, choose_output
 from pipeline_runtime.run.session import Finished, Watcher, run_experiment
+from pipeline_runtime.runs import cleaning
 from pipeline_runtime.runs.locate import is_run_name
 from pipeline_runtime.runs.locking import locking
 from pipeline_runtime.sources import open_location
@@ -60,15 +61,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build_document(
-    table: str = "out/", *, name: str = "copied", source: str = "in.parquet"
+    table: str = "out/",
+    *,
+    name: str = "copied",
+    source: str = "in.parquet",
+    side: str | None = None,
 ) -> dict[str, Any]:
-    """Build the manifest of the experiment `copied`, which copies the table."""
+    """Build the manifest of the experiment `copied`, which copies the table.
+
+    Args:
+        side: a table whose rows are left out.
+    """
+    steps = [{"antiJoin": {"parquet": {"uri": side}, "keys": ["id"]}}] if side else []
     return {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
         "metadata": {"name": name},
         "spec": {
             "dataset": {"parquet": {"uri": source}, "rowKey": ["id"]},
+            "pipeline": steps,
             "pipelineOptions": {"rowsPerBlock": 10},
             "output": {"mode": "Overwrite", "parquet": {"uri": table}},
         },
@@ -81,12 +92,13 @@ def run(
     table: str = "out/",
     name: str = "copied",
     source: str = "in.parquet",
+    side: str | None = None,
     root: str = ".",
     resume: bool = False,
     watcher: Watcher | None = None,
 ) -> Finished:
     """Run the experiment `copied`."""
-    document = build_document(table, name=name, source=source)
+    document = build_document(table, name=name, source=source, side=side)
     options = RunOptions(
         output=choose_output(output, name),
         folder_per_run=output is None,
@@ -427,9 +439,12 @@ def test_a_cluster_waits_for_an_old_driver(
     waits: AbstractContextManager[object] = nullcontext()
     if tries == 1:
         waits = pytest.raises(FolderInUse)
+    notes: list[str] = []
+    watcher = Watcher(on_reading=lambda reading: notes.extend(reading.notes))
     with waits:
-        session._prepare(runner, parse_experiment(build_document()), claim)
+        session._prepare(runner, parse_experiment(build_document()), claim, watcher)
     assert runner.tries == tries
+    assert len(notes) == (tries > 1)
 
 
 def test_a_lock_on_a_removed_folder_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +475,13 @@ def test_a_lock_on_a_removed_folder_is_none(folder: Path, monkeypatch: pytest.Mo
         pytest.param("spec.output.parquet.uri", {"table": "here/", "output": "here"}, id="output"),
         pytest.param("spec.output.parquet.uri", {"table": "experiments/"}, id="stored runs"),
         pytest.param("spec.output.parquet.uri", {"table": "."}, id="source"),
+        pytest.param("spec.output.parquet.uri", {"table": "a/", "side": "a/b/"}, id="side table"),
+        pytest.param("spec.output.parquet.uri", {"table": "a/b/", "source": "a/"}, id="in source"),
         pytest.param("spec.dataset.parquet.uri", {"source": "build/copied/"}, id="runs in source"),
+        pytest.param("spec.dataset.parquet.uri", {"source": "experiments/"}, id="artifacts"),
+        pytest.param(
+            "spec.pipeline[0].antiJoin.parquet.uri", {"side": "experiments/"}, id="side artifacts"
+        ),
     ],
 )
 def test_places_that_collide_are_refused(field: str, how: dict[str, str]) -> None:
@@ -491,6 +512,24 @@ def test_a_pipe_in_the_place_of_a_file_is_refused(name: str, resume: bool) -> No
     with pytest.raises(LastmileError, match=f"here/{name}"):
         run("here", resume=resume)
     assert [path.name for path in Path("here").iterdir() if path.stat().st_size == 0] == [name]
+
+
+def test_a_complete_table_is_not_replaced_by_a_resume_of_an_older_run() -> None:
+    run("first")
+    newer = run("second")
+    with pytest.raises(AlreadyComplete):
+        run("first", resume=True)
+    assert load_summary(Path("first")).run.outcome == "Complete"
+    found = json.loads(Path("second/summary.json").read_text())
+    assert found["run"]["runHash"] == newer.summary.run.run_hash
+
+
+def test_a_lock_that_ends_leaves_the_file_of_another_process(folder: Path) -> None:
+    with locking(folder / "here") as old:
+        shutil.rmtree(folder / "here")
+        with locking(folder / "here"):
+            cleaning._drop_empty(folder / "here", old)
+            assert (folder / "here" / "run.json").exists()
 
 
 DAMAGED = ["{", '{"version": 2}', json.dumps([]), b"\xff" * 10, "../../outside"]
