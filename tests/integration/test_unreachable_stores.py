@@ -120,4 +120,4 @@ def test_a_client_that_tries_for_minutes_is_left_behind(silent_port: int) -> Non
     )
     assert ended.returncode == EXIT_SOURCE, ended
     assert time.monotonic() - began < LIMIT_SECONDS
-    assert_told(ended.stderr, "error: gs://away/t/")
+    assert_told(ended.stderr, "… gs://away/t/")
