@@ -57,6 +57,19 @@ def test_items_of_lists_have_no_defaults() -> None:
     assert not found, "Argo CD would report every manifest that leaves the field out as OutOfSync"
 
 
+def test_rules_of_items_expect_fields_to_be_absent() -> None:
+    found = [
+        (path, rule["rule"], name)
+        for path, schema in SPEC.items()
+        if "[]" in path
+        for rule in schema.get("x-kubernetes-validations", ())
+        for name in re.findall(r"\bself\.(\w+)", rule["rule"])
+        if name in schema.get("properties", {}).keys() - set(schema.get("required", ()))
+        and f"has(self.{name})" not in rule["rule"]
+    ]
+    assert not found, "a rule that reads an absent field without a default fails"
+
+
 def test_the_committed_file_is_what_make_crd_writes() -> None:
     written = CRD_FILE.read_text(encoding="utf-8")
     assert written == render(build_crd()), "run make crd and commit crds/"

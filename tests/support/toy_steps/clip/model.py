@@ -15,7 +15,11 @@ class ClipStep(StepModel):
     """Replace numbers outside of a range by its nearest end."""
 
     cel_rules: ClassVar[tuple[CelRule, ...]] = (
-        CelRule("self.lowest <= self.highest", "must be at least lowest; raise it", "highest"),
+        CelRule(
+            "(has(self.lowest) ? self.lowest : 0) <= self.highest",
+            "must be at least lowest; raise it",
+            "highest",
+        ),
     )
 
     columns: Columns

@@ -350,6 +350,9 @@ def test_an_edit_is_handled_while_heads_of_another_tenant_hang() -> None:
         assert len(cluster.asked) == MAX_IN_PROGRESS_EACH
         passes.wake("b", "clicks", Trigger.EDIT)
         await until_asked(cluster, MAX_IN_PROGRESS_EACH + 1)
+        async with asyncio.timeout(10):
+            while not cluster.statuses:
+                await asyncio.sleep(0.001)
         assert cluster.statuses == [("b", "clicks")]
         assert cluster.asked[-1] == ("b", "clicks", "stop")
         await passes.close()
