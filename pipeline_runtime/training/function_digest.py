@@ -14,17 +14,18 @@ import hashlib
 import inspect
 import textwrap
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import PurePath
-from types import CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 _DIGEST_CHARS = 16  # of a SHA-256, as of the run's hash
 # Deeper values count by their type alone, as do values that contain themselves.
 _MAX_DEPTH = 20
-_PLAIN = (int, float, complex, str, bytes, bool, type(None), PurePath, enum.Enum, range)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), PurePath, range)
+_BEGINNINGS = ("__init__", "__post_init__")  # methods whose assignments are settings
 # Methods that change a list, a set or a dict: a global that a function changes is no setting.
 _CHANGING = {
     *("append", "extend", "insert", "pop", "remove", "clear", "sort", "reverse"),
@@ -38,7 +39,8 @@ def digest_function(function: FunctionType) -> str:
     It covers the function's source and defaults, and the globals that it reads:
     - numbers, texts, paths, enums, and lists, tuples, sets, dicts, dataclasses and namespaces of
       these, unless the function changes them;
-    - functions and classes of its own module by the same, and others by their name.
+    - functions and classes of its own module by the same, and others by their name;
+    - the attributes of instances of its own module's classes, unless a method changes them.
 
     Other values count by their type alone.
     """
@@ -91,19 +93,25 @@ class _Describer:
         except (OSError, TypeError):  # such as the `__init__` that a dataclass generates
             source = ""
         yield source
-        yield self._describe((function.__defaults__, function.__kwdefaults__))
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            with suppress(ValueError):  # an empty cell
-                yield f"{name} = {self._describe(cell.cell_contents)}"
+        changed = _find_changed(source)
+        yield from self._describe_all(_list_defaults(function), changed)
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        with suppress(ValueError):  # an empty cell
+            yield from self._describe_all(((n, cell.cell_contents) for n, cell in cells), changed)
         read, assigned = _find_globals(function.__code__)
-        self._changed |= assigned | _find_changed(source)
+        self._changed |= assigned | changed & read  # others are the function's own variables
         for name in sorted(read & function.__globals__.keys()):
             if not name.startswith("__"):
                 self._globals[name] = value = function.__globals__[name]
                 if isinstance(value, FunctionType | type):
                     self._describe(value)  # they may change globals too
+
+    def _describe_all(
+        self, values: Iterable[tuple[str, object]], without: set[str]
+    ) -> Iterator[str]:
+        yield from (
+            f"{name} = {self._describe(value)}" for name, value in values if name not in without
+        )
 
     def _describe_class(self, kind: type) -> Iterator[str]:
         """Yield lines about a class by its members, since Python finds no source in a notebook."""
@@ -111,7 +119,9 @@ class _Describer:
         yield self._describe(kind.__bases__)
         for name, member in sorted(vars(kind).items()):
             for part in _unwrap(member):
-                if not name.startswith("__") or isinstance(part, FunctionType):
+                is_code = isinstance(part, FunctionType)
+                is_setting = not name.startswith("__") and kind.__name__ not in self._changed
+                if is_code or is_setting:
                     yield f"{name} = {self._describe(part)}"
 
     def _refer_to(self, value: FunctionType | type) -> str:
@@ -125,15 +135,24 @@ class _Describer:
         if depth > _MAX_DEPTH or id(value) in self._open:
             return _name(value)
         again = partial(self._describe, depth=depth + 1)
-        if isinstance(value, _PLAIN):
-            return repr(value)
+        if isinstance(value, enum.Enum):
+            return f"{_name(value)}.{value.name}({again(value.value)})"
+        for plain in _PLAIN:  # not by the repr of a subclass, which may have an address in it
+            if isinstance(value, plain):
+                return str(plain.__repr__(value))  # type: ignore[call-arg]
         if isinstance(value, FunctionType | type) and _find_module(value) == self._module:
             return self._refer_to(value)
-        if callable(value) and hasattr(value, "__wrapped__"):  # by a decorator of a library
-            return f"{type(value).__qualname__}({again(value.__wrapped__)})"
+        if callable(value) and (wrapped := _read(value, "__wrapped__")):  # a library's decorator
+            return f"{type(value).__qualname__}({again(wrapped)})"
+        if isinstance(value, MethodType):
+            return again((value.__func__, value.__self__))
         if isinstance(value, partial):
             return again((value.func, value.args, value.keywords))
         parts = _find_parts(value)
+        if parts is None and not isinstance(value, type) and type(value).__module__ == self._module:
+            self._refer_to(type(value))
+            without = _find_changed_attributes(type(value))
+            parts = [(n, each) for n, each in _list_attributes(value) if n not in without]
         if parts is None:
             return _name(value)
         self._open.add(id(value))
@@ -165,12 +184,56 @@ def _find_parts(value: object) -> list[Any] | None:
     return list(value) if isinstance(value, list | tuple | set | frozenset) else None
 
 
+def _list_attributes(value: object) -> list[tuple[str, Any]]:
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    return [
+        *getattr(value, "__dict__", {}).items(),
+        *((name, _read(value, name)) for name in slots),
+    ]
+
+
+def _find_changed_attributes(kind: type) -> set[str]:
+    """Return the attributes that methods change in place, other than those that begin an object."""
+    changed = set[str]()
+    for each in kind.__mro__[:-1]:
+        for name, member in vars(each).items():
+            for part in _unwrap(member) if name not in _BEGINNINGS else ():
+                if isinstance(part, FunctionType) and part.__code__.co_argcount:
+                    with suppress(OSError, TypeError, SyntaxError):
+                        owner = part.__code__.co_varnames[0]  # self
+                        changed |= _find_attributes(ast.parse(read_source(part)), owner)
+    return changed
+
+
+def _find_attributes(tree: ast.AST, owner: str) -> set[str]:
+    """Return the attributes of a name that are changed, as in `self.losses.append(loss)`."""
+    return {
+        path[1]
+        for path in map(_find_path, _list_changes(tree))
+        if len(path) > 1 and path[0] == owner
+    }
+
+
+def _list_defaults(function: FunctionType) -> list[tuple[str, Any]]:
+    code, defaults = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+    return [*zip(names, defaults, strict=True), *(function.__kwdefaults__ or {}).items()]
+
+
+def _read(value: object, name: str) -> Any:
+    """Return an attribute; None if there is none, or a proxy raises any other error."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - code of the user's or of a library
+        return None
+
+
 def _name(value: object) -> str:
     """Return the type of a value, with the name of a module, function or class."""
     is_named = callable(value) or isinstance(value, ModuleType)
-    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    module, name = _read(value, "__module__"), _read(value, "__qualname__")
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return f"{kind} {module} {name or getattr(value, '__name__', '')}" if is_named else kind
+    return f"{kind} {module} {name or _read(value, '__name__')}" if is_named else kind
 
 
 def _unwrap(member: object) -> list[object]:
@@ -201,11 +264,26 @@ def _find_changed(source: str) -> set[str]:
         tree = ast.parse(source)
     except SyntaxError:  # a lambda in the middle of a statement
         return set()
-    changed = set()
+    return {path[0] for path in map(_find_path, _list_changes(tree)) if path}
+
+
+def _list_changes(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expressions whose values are changed: `history["loss"]` of an append to it."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript | ast.Attribute):
-            is_changed = not isinstance(node.ctx, ast.Load)
-            is_changed |= isinstance(node, ast.Attribute) and node.attr in _CHANGING
-            if is_changed and isinstance(node.value, ast.Name):
-                changed.add(node.value.id)
-    return changed
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            continue
+        is_call = isinstance(node, ast.Attribute) and node.attr in _CHANGING
+        if is_call or (isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load)):
+            yield node.value
+        elif not isinstance(node.ctx, ast.Load):
+            yield node
+
+
+def _find_path(node: ast.expr) -> list[str]:
+    """Return the names of `a.b["c"].d`: a, b and d; empty if it does not begin with a name."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute):
+            names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []

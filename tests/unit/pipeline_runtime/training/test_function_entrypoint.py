@@ -1,5 +1,6 @@
 """A function as the entrypoint of `Pipeline.train`, as notebooks give one."""
 
+import contextlib
 import functools
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import ManifestError, TrainingError
 from pipeline_runtime.training.entrypoint import check_function
+from pipeline_runtime.training.function_digest import digest_function
 
 
 def count_steps(ctx: Any) -> None:
@@ -186,8 +189,55 @@ def train(ctx, eps=EPS, *, clip=1.0):
 """
 
 
-def digest(folder: Path, cells: str) -> str:
-    """Return the digest of `train` in a new module with these cells."""
+OBJECTS = """
+import enum
+
+class Plain:
+    rate = 0.1
+
+    def __init__(self, width):
+        self.width, self.steps = width, 0
+
+    def step(self):
+        self.steps += 1
+
+plain = Plain(16)
+bound = Plain(3).step
+
+class Columns(enum.Enum):
+    ALL = frozenset({"x", "y", "another"})
+
+class State:
+    step = 0
+
+history = {"loss": []}
+settings = {"rate": 1}
+
+class Proxy:
+    def __call__(self):
+        pass
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+proxy = Proxy()
+
+def helper():
+    settings = {}
+    settings["x"] = 1
+    return settings
+
+def train(ctx, seen=[]):
+    history["loss"].append(1)
+    seen.append(1)
+    State.step += 1
+    plain.step()
+    return plain.width, settings, helper(), Columns.ALL, bound, proxy
+"""
+
+
+def load(folder: Path, cells: str) -> ModuleType:
+    """Import a new module with these cells."""
     path = folder / f"cells_{len(list(folder.iterdir()))}.py"
     path.write_text(cells)
     spec = spec_from_file_location("cells", path)
@@ -197,9 +247,14 @@ def digest(folder: Path, cells: str) -> str:
     sys.modules["cells"] = module  # as dataclasses need
     try:
         spec.loader.exec_module(module)
-        return check_function(module.train).path
     finally:
         del sys.modules["cells"]
+    return module
+
+
+def digest(folder: Path, cells: str) -> str:
+    """Return the digest of `train` in a new module with these cells."""
+    return check_function(load(folder, cells).train).path
 
 
 @pytest.mark.parametrize(
@@ -254,12 +309,38 @@ def test_what_a_function_does_not_depend_on_makes_no_other_run(
     assert digest(tmp_path, CELLS) == digest(tmp_path, CELLS.replace(before, after))
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("rate = 0.1", "rate = 0.2", id="attribute-of-a-class"),
+        pytest.param("plain = Plain(16)", "plain = Plain(32)", id="attribute"),
+        pytest.param("self.steps += 1", "self.steps += 2", id="method"),
+        pytest.param("Plain(3).step", "Plain(4).step", id="object-of-a-method"),
+        pytest.param('"another"', '"other"', id="enum"),
+        pytest.param('{"rate": 1}', '{"rate": 2}', id="name-that-a-helper-uses-too"),
+    ],
+)
+def test_objects_that_a_function_uses_make_the_run(before: str, after: str, tmp_path: Path) -> None:
+    assert OBJECTS.count(before) == 1
+    assert digest(tmp_path, OBJECTS) != digest(tmp_path, OBJECTS.replace(before, after))
+
+
+@pytest.mark.parametrize("cells", [CELLS.replace("ctx.UNUSED", "1"), OBJECTS])
+def test_a_call_of_a_function_makes_no_other_run(cells: str, tmp_path: Path) -> None:
+    module = load(tmp_path, cells)
+    before = digest_function(module.train)
+    with contextlib.suppress(TypeError, NameError):  # the cells use things that are not there
+        module.train(None)
+    assert digest_function(module.train) == before
+
+
 def test_a_value_that_contains_itself_is_digested(tmp_path: Path) -> None:
     cells = "LOOP = []\nLOOP.extend([LOOP] * 9)\n\ndef train(ctx):\n    return LOOP, train, DEEP\n"
     assert digest(tmp_path, f"DEEP = 1\n{cells}") != digest(tmp_path, f"DEEP = 2\n{cells}")
 
 
-def test_a_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cells", [CELLS, OBJECTS], ids=["values", "objects"])
+def test_a_digest_is_the_same_in_another_process(cells: str, tmp_path: Path) -> None:
     program = """
 from importlib.util import module_from_spec, spec_from_file_location
 import sys
@@ -269,7 +350,7 @@ sys.modules["cells"] = module = module_from_spec(spec)
 spec.loader.exec_module(module)
 print(digest_function(module.train))
 """
-    mine = digest(tmp_path, CELLS)
+    mine = digest(tmp_path, cells)
     [path] = tmp_path.glob("cells_*.py")
     others = {
         subprocess.run(
