@@ -12,10 +12,11 @@ _DIGEST_CHARS = 16  # of a SHA-256, as of the run's hash
 
 
 def digest_code(training: Training) -> str | None:
-    """Return a digest of the file of the entrypoint, model or script; modules it imports not.
+    """Return 16 hexadecimal digits of the SHA-256 of the entrypoint's, model's or script's file.
 
-    None for the built-in model, for a function of a notebook, whose digest is in the manifest, and
-    for code without a file that can be read.
+    Modules that the file imports do not count. The digest is None for the built-in model, for a
+    function of a notebook, whose digest is in the manifest, and for code without a file that can be
+    read.
     """
     if training.is_built_in:
         return None
