@@ -329,6 +329,7 @@ Path(sys.argv[1], "rows.json").write_text(json.dumps([sorted(trained), evaluated
 
 
 def test_evaluation_rows_come_in_each_loop(scripts: Scripts) -> None:
+    before = set(threading.enumerate())  # a test before this one may have left some
     ended = scripts.run(EVALUATES, epochs=2, evaluation={"where": "day = 3"})
     assert (ended.outcome, ended.explanation) == (None, None)
     trained, evaluated = json.loads((scripts.folder / "rows.json").read_text())
@@ -336,7 +337,7 @@ def test_evaluation_rows_come_in_each_loop(scripts: Scripts) -> None:
     assert evaluated == [row for row in range(NUM_ROWS) if row % 4 == 3]
     [evaluation] = ended.state.evaluations
     assert evaluation.metrics == {"eval_rows": NUM_ROWS / 4}
-    for thread in threading.enumerate():
+    for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("lastmile-collate"):
             thread.join(SECONDS)
             assert not thread.is_alive()

@@ -1,5 +1,6 @@
 """The batch that is made ahead is the one that would be made when asked for."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -49,14 +50,18 @@ def test_what_readers_made_and_sent_is_the_same_made_ahead() -> None:
 
 def collate(stream: BatchStream, *, ahead: bool) -> tuple[list[list[int]], int]:
     """The batches' values, and how many of them were known before they were asked for."""
-    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=ahead)
     batches, following, known = [], None, 0
-    for table in stream.epoch_rows(0):
-        assert table is not None
-        known += table is following
-        following = stream.following()
-        batches.append(collator.make(table, following, stream.waited)["x"].tolist())
+    with closing(build_collator(ahead=ahead)) as collator:
+        for table in stream.epoch_rows(0):
+            assert table is not None
+            known += table is following
+            following = stream.following()
+            batches.append(collator.make(table, following, stream.waited)["x"].tolist())
     return batches, known
+
+
+def build_collator(*, ahead: bool) -> Collator:
+    return Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=ahead)
 
 
 @pytest.mark.parametrize("sends", [False, True])
@@ -88,15 +93,15 @@ def test_batches_are_the_same_made_ahead_or_when_asked_for(ahead: bool) -> None:
 
 def test_what_is_wrong_with_a_batch_is_said_when_it_is_asked_for() -> None:
     stream = make_stream([[1, 2, None, 4]], batch_size=2)
-    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=True)
     tables = stream.epoch_rows(0)
-    first = next(tables)
-    assert first is not None
-    assert collator.make(first, stream.following(), Waited())["x"].tolist() == [1, 2]
-    second = next(tables)
-    assert second is not None
-    with pytest.raises(TrainingError, match=r"column 'x': .*\b1\b.*\b2\b"):
-        collator.make(second, None, Waited())
+    with closing(build_collator(ahead=True)) as collator:
+        first = next(tables)
+        assert first is not None
+        assert collator.make(first, stream.following(), Waited())["x"].tolist() == [1, 2]
+        second = next(tables)
+        assert second is not None
+        with pytest.raises(TrainingError, match=r"column 'x': .*\b1\b.*\b2\b"):
+            collator.make(second, None, Waited())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -135,10 +140,11 @@ def test_batches_on_a_gpu_are_those_on_the_cpu(way: str, ahead: bool) -> None:
             torch.device(device), weight_column=None, label_column=None, ahead=ahead, sparse=True
         )
         found = []
-        for each in stream.epoch_rows(0):
-            assert each is not None
-            batch = collator.make(each, stream.following(), stream.waited)
-            found.append({name: tensor * 1 for name, tensor in batch.items()})  # as a model reads
+        with closing(collator):
+            for each in stream.epoch_rows(0):
+                assert each is not None
+                batch = collator.make(each, stream.following(), stream.waited)
+                found.append({name: tensor * 1 for name, tensor in batch.items()})  # a model reads
         return found
 
     for mine, theirs in zip(batches_on("cuda"), batches_on("cpu"), strict=True):
