@@ -29,8 +29,8 @@ from pipeline_runtime.config.texts.storage_uri import (
     is_absolute,
     split_storage_uri,
 )
+from pipeline_runtime.deadline import call_in_time
 from pipeline_runtime.errors import SourceError, StoreError
-from pipeline_runtime.sources.deadline import call_in_time
 
 __all__ = ["Location", "has_scheme", "open_location", "resolve_uri"]
 _ARROW_SCHEMES = frozenset({"gs", "gcs", "hdfs", "abfs", "abfss"})

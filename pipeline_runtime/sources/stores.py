@@ -15,9 +15,9 @@ from typing import Any
 
 from pyarrow import fs as pafs
 
+from pipeline_runtime.deadline import call_in_time
 from pipeline_runtime.errors import LastmileError, StoreError
 from pipeline_runtime.files import replacing
-from pipeline_runtime.sources.deadline import call_in_time
 from pipeline_runtime.sources.filesystem import Location
 
 

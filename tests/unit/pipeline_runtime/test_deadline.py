@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from failing_store import AwayFileSystem, store_in_memory
 
+from pipeline_runtime import deadline
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import StoreError
-from pipeline_runtime.sources import deadline, open_location
+from pipeline_runtime.sources import open_location
 from pipeline_runtime.sources.stores import find_info
 
 
