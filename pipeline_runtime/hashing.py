@@ -192,16 +192,16 @@ def _hash_compiled(array: pa.Array, kernels: Kernels) -> U64 | None:
     """Hash like `_hash_integers` and `_hash_bytes`, compiled; None for other types."""
     hashes = np.empty(len(array), dtype=np.uint64)
     if pa.types.is_integer(array.type):
-        kernels.hash_integers(_aligned(_primitive(array)), np.uint64(_INTEGER), hashes)
+        kernels.hash_integers(aligned(primitive_values(array)), np.uint64(_INTEGER), hashes)
         return hashes
-    if not _is_bytes(array.type):
+    if not is_bytes(array.type):
         return None
-    data, offsets = _bytes_of(array)
-    kernels.hash_bytes(data, _aligned(offsets.view(np.uint64)), np.uint64(_BYTES), hashes)
+    data, offsets = bytes_of(array)
+    kernels.hash_bytes(data, aligned(offsets.view(np.uint64)), np.uint64(_BYTES), hashes)
     return hashes
 
 
-def _aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The array at a multiple of its items' width, where kernels want it: copied if it is not."""
     return np.require(values, requirements="A")
 
@@ -230,13 +230,13 @@ def _hash_integers(array: pa.Array) -> U64:
 
 def _words_of(array: pa.Array) -> U64:
     """The array's integers, sign-extended to 64 bits; anything where they are null."""
-    values = _primitive(array)
+    values = primitive_values(array)
     if values.dtype.kind == "u":
         return values.astype(np.uint64)
     return values.astype(np.int64).view(np.uint64)
 
 
-def _primitive(array: pa.Array) -> npt.NDArray[np.generic]:
+def primitive_values(array: pa.Array) -> npt.NDArray[np.generic]:
     """A fixed-width array's buffer as numpy, offset applied, no copy; nulls hold anything."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     buffer = array.buffers()[1]
@@ -256,9 +256,9 @@ def _hash_booleans(array: pa.Array) -> U64:
 def _hash_dates(array: pa.Array) -> U64:
     """Hash dates as days since 1970; date64 counts milliseconds, whose time of day is ignored."""
     if pa.types.is_date32(array.type):
-        days = _primitive(array.view(pa.int32())).astype(np.int64)
+        days = primitive_values(array.view(pa.int32())).astype(np.int64)
     else:
-        days = _primitive(array.view(pa.int64())).astype(np.int64) // _DAY_MILLISECONDS
+        days = primitive_values(array.view(pa.int64())).astype(np.int64) // _DAY_MILLISECONDS
     return mix64(days.view(np.uint64) + np.uint64(_DATE))
 
 
@@ -281,7 +281,7 @@ def _hash_instants(array: pa.Array, constant: int) -> U64:
 def split_instants(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return timestamps or durations as (seconds, nanoseconds of the second), for any unit."""
     units = _UNITS_PER_SECOND[array.type.unit]
-    values = _primitive(array.view(pa.int64())).astype(np.int64)
+    values = primitive_values(array.view(pa.int64())).astype(np.int64)
     seconds = values // units
     return seconds, (values - seconds * units) * (_NANOSECONDS // units)
 
@@ -289,20 +289,20 @@ def split_instants(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 def _hash_times(array: pa.Array) -> U64:
     """Hash times as nanoseconds since midnight, which no unit overflows."""
     width = pa.int32() if array.type.bit_width == 32 else pa.int64()
-    nanoseconds = _primitive(array.view(width)).astype(np.int64)
+    nanoseconds = primitive_values(array.view(width)).astype(np.int64)
     nanoseconds *= _NANOSECONDS // _UNITS_PER_SECOND[array.type.unit]
     return mix64(nanoseconds.view(np.uint64) + np.uint64(_TIME))
 
 
 def _hash_bytes(array: pa.Array) -> U64:
     """Hash strings and binary values by their bytes (UTF-8 for strings)."""
-    data, offsets = _bytes_of(array)
+    data, offsets = bytes_of(array)
     if offsets[-1] == offsets[0]:
         return np.full(len(array), _mix_int(_BYTES), dtype=np.uint64)
     return _hash_byte_values(data, offsets)
 
 
-def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """The data buffer of strings or binary, and where each value starts and the last one ends."""
     if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
@@ -368,7 +368,7 @@ def _mix_int(value: int) -> int:
     return int(mix64(np.array([value & _MASK], dtype=np.uint64))[0])
 
 
-def _is_bytes(data_type: pa.DataType) -> bool:
+def is_bytes(data_type: pa.DataType) -> bool:
     return any(accepts(data_type) for accepts in _BYTES_TYPES)
 
 
@@ -384,7 +384,7 @@ _BYTES_TYPES: tuple[Callable[[pa.DataType], bool], ...] = (
 
 _HASHERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], U64]], ...] = (
     (pa.types.is_integer, _hash_integers),
-    (_is_bytes, _hash_bytes),
+    (is_bytes, _hash_bytes),
     (pa.types.is_boolean, _hash_booleans),
     (pa.types.is_date, _hash_dates),
     (pa.types.is_timestamp, _hash_timestamps),

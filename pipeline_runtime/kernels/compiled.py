@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.core import event
 
-from pipeline_runtime.kernels import page_headers, whole_chunks
+from pipeline_runtime.kernels import murmur, page_headers, whole_chunks
 from pipeline_runtime.kernels.chunks import COLUMN
 from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
@@ -46,6 +46,8 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
         ("hash_bytes", _hash_bytes, [(_BYTES, _OFFSETS, types.uint64, _writes(types.uint64))]),
         ("combine", _combine, [(_OFFSETS, _writes(types.uint64))]),
         ("bucket", _bucket, [(types.uint64, types.uint64, _writes(types.uint64))]),
+        ("murmur_longs", murmur.murmur_longs, [(_reads(types.int64), _writes(types.uint32))]),
+        ("murmur_bytes", murmur.murmur_bytes, [(_BYTES, _OFFSETS, _writes(types.uint32))]),
     ]
     of_parquet = _parquet_kernels()
     compiled: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+UInt32s = npt.NDArray[np.uint32]
 UInt64s = npt.NDArray[np.uint64]
 Int64s = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -55,6 +56,9 @@ class Kernels:
     combine: Callable[[UInt64s, UInt64s], None]
     # (seed, already mixed, number of buckets, hashes): hashes become buckets, see bucket_of.
     bucket: Callable[[np.uint64, np.uint64, UInt64s], None]
+    # (values, out) and (bytes, where values start and the last one ends, out): see `murmur`.
+    murmur_longs: Callable[[Int64s, UInt32s], None]
+    murmur_bytes: Callable[[Bytes, UInt64s, UInt32s], None]
     parquet: ParquetKernels
 
 
