@@ -98,7 +98,8 @@ def _bucket_dictionary(array: pa.DictionaryArray, num_buckets: int, kernels: boo
         return _bucket_array(array.dictionary.take(array.indices), num_buckets, kernels)
     of_values = _bucket_array(array.dictionary, num_buckets, kernels)
     indices = pc.fill_null(array.indices.cast(pa.int64()), len(of_values)).to_numpy()
-    return np.append(of_values, np.int32(NO_BUCKET))[indices]
+    buckets: Int32s = np.append(of_values, np.int32(NO_BUCKET))[indices]
+    return buckets
 
 
 _Hasher = Callable[[pa.Array, Kernels | None], U32]

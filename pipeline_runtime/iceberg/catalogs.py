@@ -162,7 +162,9 @@ def asking_catalog(what: str, *, passes: tuple[type[Exception], ...] = ()) -> It
     """
     try:
         yield
-    except (LastmileError, *passes):
+    except LastmileError:
+        raise
+    except passes:
         raise
     except Exception as error:
         kind, advice = _judge(error)
