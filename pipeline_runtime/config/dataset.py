@@ -30,6 +30,7 @@ from pipeline_runtime.config.source_model import SourceModel
 
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
+REF_PATTERN = r"^\S+$"
 SNAPSHOT_PATTERN = r"^[1-9][0-9]{0,18}$"
 
 
@@ -43,6 +44,7 @@ def check_snapshot(value: str) -> str:
 SnapshotId = Annotated[
     str, StringConstraints(max_length=19, pattern=SNAPSHOT_PATTERN), AfterValidator(check_snapshot)
 ]
+RefName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=REF_PATTERN)]
 Uris = Annotated[tuple[TableUri, ...], Field(min_length=1, max_length=10_000)]
 
 
@@ -120,18 +122,28 @@ class Catalog(SpecModel):
 
 
 class IcebergSource(SourceModel):
-    """An Iceberg table, pinned to a snapshot if one is given."""
+    """An Iceberg table, read at one snapshot: the newest when a run first plans, or a given one."""
 
     catalog: Label
     """The catalog, by its name in `spec.catalogs`."""
     table: Annotated[str, Field(pattern=ICEBERG_TABLE_PATTERN, max_length=512)]
     """The table, as `namespace.table`."""
     snapshot_id: SnapshotId | None = None
-    """The snapshot to read, as a text: ids have up to 19 digits. The newest if absent."""
+    """The snapshot to read, as a text: ids have up to 19 digits. The newest of `main` if absent."""
+    branch: RefName | None = None
+    """The branch whose newest snapshot to read, instead of `main`."""
+    tag: RefName | None = None
+    """The tag whose snapshot to read, with the columns that it was written with."""
     columns: Columns | None = None
     """Columns to read; all if absent."""
 
+    module: ClassVar[str] = "pipeline_runtime.sources.iceberg"
     cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            "(has(self.snapshotId) ? 1 : 0) + (has(self.branch) ? 1 : 0)"
+            " + (has(self.tag) ? 1 : 0) <= 1",
+            "must have at most one of snapshotId, branch and tag; remove the others",
+        ),
         CelRule(
             # Texts of equal length are ordered as their numbers are.
             "!has(self.snapshotId) || self.snapshotId.size() < 19 || "
@@ -140,6 +152,16 @@ class IcebergSource(SourceModel):
             "snapshotId",
         ),
     )
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        names = {"snapshotId": self.snapshot_id, "branch": self.branch, "tag": self.tag}
+        given = [name for name, value in names.items() if value is not None]
+        if len(given) > 1:
+            yield (
+                "",
+                f"must have at most one of snapshotId, branch and tag, got {', '.join(given)}; "
+                "remove the others",
+            )
 
     @property
     def label(self) -> str:

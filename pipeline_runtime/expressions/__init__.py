@@ -19,7 +19,7 @@ from pipeline_runtime.expressions.expression import (
     mask,
     parse,
 )
-from pipeline_runtime.expressions.pushdown import to_dataset_filter
+from pipeline_runtime.expressions.pushdown import to_dataset_filter, to_filter
 from pipeline_runtime.expressions.rewrite import conjuncts, not_true, quote_name, rename_columns
 
 __all__ = [
@@ -34,4 +34,5 @@ __all__ = [
     "quote_name",
     "rename_columns",
     "to_dataset_filter",
+    "to_filter",
 ]

@@ -162,11 +162,9 @@ def asking_catalog(what: str, *, passes: tuple[type[Exception], ...] = ()) -> It
     """
     try:
         yield
-    except LastmileError:
-        raise
-    except passes:
-        raise
     except Exception as error:
+        if isinstance(error, (LastmileError, *passes)):
+            raise
         kind, advice = _judge(error)
         told = hide_credentials(" ".join(str(error).split())) or type(error).__name__
         raise kind(f"{what}: {told.rstrip('.')}. {advice}") from error

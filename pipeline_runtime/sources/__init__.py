@@ -18,14 +18,16 @@ all packages above.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 
 from pipeline_runtime.config import SourceChoice
 from pipeline_runtime.config.dataset import Catalog
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.sources.base import (
     ROW_ID_COLUMN,
+    Bucketing,
     ColumnSize,
     Identity,
     Predicate,
@@ -40,6 +42,7 @@ from pipeline_runtime.sources.filesystem import Location, open_location, resolve
 
 __all__ = [
     "ROW_ID_COLUMN",
+    "Bucketing",
     "ColumnSize",
     "Identity",
     "Location",
@@ -64,12 +67,14 @@ class Opening:
     Attributes:
         storage_root: the URI that relative URIs are below.
         catalogs: those of the manifest, which a source may refer to by name.
+        pins: the states of tables that the run reads; a source that has states adds its own.
         kernels: False copies rows by Arrow's own ways (`pipelineOptions`).
         decodes_pages: True decodes stored numbers by compiled kernels, where a source can.
     """
 
     storage_root: str
     catalogs: tuple[Catalog, ...] = ()
+    pins: Pins = field(default_factory=Pins)
     kernels: bool = True
     decodes_pages: bool = False
 

@@ -34,7 +34,8 @@ class Unit:
         index: number of the unit within its place. Messages and reports call it a row group.
         num_bytes: uncompressed size of all columns, as flat rows.
         partition: values of partition columns, which are equal in all rows.
-        bucket: number of the bucket that all rows are in, if the table has buckets.
+        bucket: number of the bucket, by the source's `bucketing`, that all rows are in; -1 if
+            their key is null. None if the unit has rows of several buckets, or no bucket.
     """
 
     place: str
@@ -43,6 +44,19 @@ class Unit:
     num_bytes: int
     partition: Mapping[str, Any] = field(default_factory=dict, hash=False)
     bucket: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucketing:
+    """The buckets that a table is stored in: `bucketing.bucket` of a column.
+
+    Attributes:
+        column: the column by whose values rows are in buckets.
+        num_buckets: number of buckets, which are numbered from 0.
+    """
+
+    column: str
+    num_buckets: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +145,11 @@ class Source(Protocol):
     def identity(self) -> Identity:
         """The identity of a row if the manifest declares none."""
         ...
+
+    @property
+    def bucketing(self) -> Bucketing | None:
+        """The buckets that new rows are stored in; None if the table has none."""
+        return None
 
     def scan(self, predicates: Sequence[Predicate], columns: Collection[str] = ()) -> Scan:
         """Return the units that may hold a row that satisfies all predicates.

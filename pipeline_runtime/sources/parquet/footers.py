@@ -14,6 +14,7 @@ found is left to pyarrow's readers, which raise proper errors.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -162,6 +163,15 @@ class Footer:
             return read_struct(self.tail, codec_at - 1, last=_CODEC - 1)[0]
         except ThriftError:
             return {}
+
+
+def digest_footer(footer: Footer) -> str:
+    """Return a SHA-256 of a file's footer, which is the same for a copied file."""
+    if footer.is_signed:  # pyarrow aborts the process when it writes one
+        return hashlib.sha256(footer.tail).hexdigest()
+    sink = pa.BufferOutputStream()
+    footer.metadata.write_metadata_file(sink)
+    return hashlib.sha256(sink.getvalue()).hexdigest()
 
 
 def _codec_of(fields: Struct) -> str:

@@ -1,13 +1,14 @@
-"""Prunes row groups of nested files by a predicate on flat columns.
+"""Prunes row groups by a predicate on columns that the file stores differently.
 
-pyarrow prunes by the statistics of plain columns only. A Parquet file has the same statistics for
-the items of a list. This module passes them to pyarrow as a guarantee for the row group, as
-partition folders are passed, and pyarrow simplifies the predicate by it.
+pyarrow prunes by the statistics of plain columns of the same name and type. This module passes the
+statistics of any leaf to pyarrow as a guarantee for the row group, as partition folders are passed,
+and pyarrow simplifies the predicate by it. So nested files are pruned by the items of lists, and
+files of Iceberg tables by columns that have been renamed or widened since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -48,14 +49,18 @@ def has_sound_statistics(footer: Footer, keep: pads.Expression, schema: pa.Schem
 
 
 def surviving_row_groups(
-    fragment: Any, layout: NestedLayout, keep: pads.Expression, schema: pa.Schema
+    fragment: Any, paths: Mapping[str, str], keep: pads.Expression, schema: pa.Schema
 ) -> list[int]:
-    """Return the indices of row groups that may hold a flat row for which `keep` is true."""
+    """Return the indices of row groups that may hold a row for which `keep` is true.
+
+    Args:
+        paths: the path in the file of each column of the table, if its statistics bound the values.
+    """
     metadata = fragment.metadata
     text = str(keep)  # names every column that it reads; more names only cost time
-    columns = [n for n in layout.columns if n in text and has_statistics(schema.field(n).type)]
+    columns = [n for n in paths if n in text and has_statistics(schema.field(n).type)]
     leaves = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
-    known = [(n, leaves[path]) for n in columns if (path := leaf_path(layout, n)) in leaves]
+    known = [(n, leaves[paths[n]]) for n in columns if paths[n] in leaves]
     pieces, nowhere = [], pafs.LocalFileSystem()  # no fragment is opened
     for index in range(metadata.num_row_groups):
         guarantee = fragment.partition_expression

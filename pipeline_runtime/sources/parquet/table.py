@@ -41,7 +41,7 @@ from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.parquet.decoding.leaves import find_leaves
 from pipeline_runtime.sources.parquet.decoding.pages import OpenFile
-from pipeline_runtime.sources.parquet.footers import EncryptedColumn, Footer
+from pipeline_runtime.sources.parquet.footers import EncryptedColumn, Footer, digest_footer
 from pipeline_runtime.sources.parquet.fragments import FOOTER_THREADS, read_fragments
 from pipeline_runtime.sources.parquet.listing import find_files
 from pipeline_runtime.sources.parquet.nested import (
@@ -57,7 +57,11 @@ from pipeline_runtime.sources.parquet.schemas import (
     common_schema,
     discover_partitioning,
 )
-from pipeline_runtime.sources.parquet.statistics import has_sound_statistics, surviving_row_groups
+from pipeline_runtime.sources.parquet.statistics import (
+    has_sound_statistics,
+    leaf_path,
+    surviving_row_groups,
+)
 from pipeline_runtime.sources.parquet.versions import file_version
 from pipeline_runtime.sources.rows import RequestRows, SourceRows
 from pipeline_runtime.sources.stores import asking
@@ -149,13 +153,7 @@ class ParquetTable:
         first = self.fragments[0]
         leaves = find_leaves(first.metadata, first.physical_schema)
         names = [name for name in self.schema.names if name in columns and name in leaves]
-        if not names:
-            return ""
-        some = ", ".join(names[:_MAX_NAMES])
-        some += f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        if not self.opener.decodes_pages:
-            return f"numbers decoded by pyarrow, as pipelineOptions asks: {some}"
-        return f"numbers decoded page by page, {describe(True, 'pyarrow')}: {some}"
+        return describe_leaves(names, decodes_pages=self.opener.decodes_pages)
 
     def _surviving(self, index: int, keep: pads.Expression | None) -> list[int]:
         """Return the row groups of a file that remain after pruning by a predicate."""
@@ -163,7 +161,8 @@ class ParquetTable:
         if keep is None or not has_sound_statistics(self.footers[index], keep, self.schema):
             return list(range(fragment.num_row_groups))
         if layout is not None:
-            return surviving_row_groups(fragment, layout, keep, self.schema)
+            paths = {name: leaf_path(layout, name) for name in layout.columns}
+            return surviving_row_groups(fragment, paths, keep, self.schema)
         pieces = fragment.split_by_row_group(keep, self.schema)
         return [group.id for piece in pieces for group in piece.row_groups]
 
@@ -211,7 +210,7 @@ class ParquetTable:
 
     def footer_digests(self, files: Sequence[int]) -> list[str]:
         """Return digests of the files' footers, which are the same for a copied file."""
-        return [_digest_footer(self.footers[file]) for file in files]
+        return [digest_footer(self.footers[file]) for file in files]
 
     def version(self, units: Sequence[Unit]) -> str:
         """See Source; on the planner only."""
@@ -231,7 +230,7 @@ class ParquetTable:
             path = self.paths[file]
             with asking(path, "look up the version of the file"):
                 known = file_version(self.filesystem, path)
-            return repr((known or uuid.uuid4(), _digest_footer(self.footers[file])))
+            return repr((known or uuid.uuid4(), digest_footer(self.footers[file])))
 
         with ThreadPoolExecutor(min(FOOTER_THREADS, max(1, len(files)))) as pool:
             return list(pool.map(version, files))
@@ -338,12 +337,15 @@ class ParquetTable:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _digest_footer(footer: Footer) -> str:
-    if footer.is_signed:  # pyarrow aborts the process when it writes one
-        return hashlib.sha256(footer.tail).hexdigest()
-    sink = pa.BufferOutputStream()
-    footer.metadata.write_metadata_file(sink)
-    return hashlib.sha256(sink.getvalue()).hexdigest()
+def describe_leaves(names: Sequence[str], *, decodes_pages: bool) -> str:
+    """Describe how columns of numbers and lists are decoded; empty if there are none."""
+    if not names:
+        return ""
+    some = ", ".join(names[:_MAX_NAMES])
+    some += f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    if not decodes_pages:
+        return f"numbers decoded by pyarrow, as pipelineOptions asks: {some}"
+    return f"numbers decoded page by page, {describe(True, 'pyarrow')}: {some}"
 
 
 def _rebuild(kernels: bool, decodes_pages: bool, *fields: Any) -> ParquetTable:

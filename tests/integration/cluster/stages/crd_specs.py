@@ -63,6 +63,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     base.SCRIPT_PATTERN: ["train.py", "a b/größe.py", "/opt/t.py"],
     experiment_status.SHA256_PATTERN: ["0123456789abcdef" * 4],
     experiment_status.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
+    dataset.REF_PATTERN: ["week-1", "größe/x", "x" * 256],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
 }
 PERCENTS = [1, 50, "0.5", "12.250000", "50.0", "0.000001", "09.5"]
@@ -298,6 +299,11 @@ def _repair_training(given: Document) -> None:
         best["metric"] = "loss"
 
 
+def _repair_iceberg(given: Document) -> None:
+    for name in [name for name in ("snapshotId", "branch", "tag") if name in given][1:]:
+        del given[name]
+
+
 def _repair_spec(given: Document) -> None:
     if "output" in given:
         given.pop("training", None)
@@ -327,6 +333,7 @@ def _repair_status(given: Document) -> None:
 
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     dataset.Dataset: _repair_dataset,
+    dataset.IcebergSource: _repair_iceberg,
     RenameStep: _repair_rename,
     training.Training: _repair_training,
     training.Evaluation: _repair_evaluation,

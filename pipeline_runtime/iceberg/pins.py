@@ -1,0 +1,185 @@
+"""Pins: the snapshot and the schema of each Iceberg table that a run reads.
+
+A table is pinned when a run first opens it. All tables of a run share one `Pins`, so a table that
+is read twice has the same rows both times. The run records its pins in its folder before it reads a
+row, and its retries and resumes begin with them, although the tables have moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.errors import SourceError
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+MAIN = "main"
+
+
+class Reference(NamedTuple):
+    """The table of a manifest, and the state of it that the manifest asks for.
+
+    At most one of the last three is set. Without them, it is the newest snapshot of `main`.
+    """
+
+    catalog: str
+    table: str
+    snapshot_id: str | None = None
+    branch: str | None = None
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.table}"
+
+    @property
+    def wanted(self) -> str:
+        """The state of the table that the manifest asks for, for people."""
+        if self.snapshot_id:
+            return f"snapshot {self.snapshot_id}"
+        return f"tag {self.tag}" if self.tag else f"branch {self.branch or MAIN}"
+
+
+class Pin(BaseModel):
+    """The state of a table that a run reads."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    catalog: str = Field(description="The catalog, by its name in `spec.catalogs`.")
+    table: str = Field(description="The table, as `namespace.table`.")
+    branch: str | None = Field(default=None, description="The branch that the manifest names.")
+    tag: str | None = Field(default=None, description="The tag that the manifest names.")
+    given: bool = Field(default=False, description="True if the manifest names the snapshot.")
+    table_uuid: str = Field(description="The table's identity; a new table has another one.")
+    snapshot_id: str | None = Field(description="The snapshot; null: the table had none.")
+    schema_id: int = Field(description="The schema that the columns' names and types are from.")
+    committed_at: int | None = Field(
+        default=None, description="Milliseconds since 1970 at which the snapshot was committed."
+    )
+
+    @property
+    def reference(self) -> Reference:
+        """The table of the manifest that this is the pin of."""
+        given = self.snapshot_id if self.given else None
+        return Reference(self.catalog, self.table, given, self.branch, self.tag)
+
+    def describe(self) -> str:
+        """Return the table and its state, for people."""
+        state = f"snapshot {self.snapshot_id}" if self.snapshot_id else "no snapshot yet"
+        wanted = "" if self.given else f" ({self.reference.wanted})"
+        return f"{self.reference} at {state}{wanted}"
+
+
+@dataclass(slots=True)
+class Pins:
+    """The pins of one run.
+
+    Args:
+        record: called with all pins when a table is pinned that was not pinned before.
+    """
+
+    record: Callable[[tuple[Pin, ...]], None] = field(default=lambda pins: None)
+    _pins: dict[Reference, Pin] = field(default_factory=dict)
+
+    def restore(self, pins: Iterable[Pin]) -> None:
+        """Begin with the pins of an earlier attempt."""
+        self._pins.update({pin.reference: pin for pin in pins})
+
+    @property
+    def found(self) -> tuple[Pin, ...]:
+        """The pins, in the order in which the tables were first opened."""
+        return tuple(self._pins.values())
+
+    def pin(self, reference: Reference, metadata: TableMetadata) -> Pin:
+        """Return the pin of a table; pin it if that is new.
+
+        Raises SourceError if there is no such snapshot, branch or tag, or not any more.
+        """
+        pin = self._pins.get(reference)
+        if pin is None:
+            pin = find_pin(reference, metadata)
+            self._pins[reference] = pin
+            self.record(self.found)
+        check_pin(pin, metadata)
+        return pin
+
+
+def find_pin(reference: Reference, metadata: TableMetadata) -> Pin:
+    """Return the pin of the state that a reference asks for.
+
+    A branch has the table's current schema, a tag or a snapshot the schema that it was written
+    with, as in Iceberg's own readers.
+
+    Raises SourceError if there is no such snapshot, branch or tag.
+    """
+    snapshot = _find_snapshot(reference, metadata)
+    follows = not reference.snapshot_id and not reference.tag
+    schema_id = metadata.current_schema_id
+    if snapshot is not None and not follows and snapshot.schema_id is not None:
+        schema_id = snapshot.schema_id
+    return Pin(
+        catalog=reference.catalog,
+        table=reference.table,
+        branch=reference.branch,
+        tag=reference.tag,
+        given=reference.snapshot_id is not None,
+        table_uuid=str(metadata.table_uuid),
+        snapshot_id=None if snapshot is None else str(snapshot.snapshot_id),
+        schema_id=schema_id,
+        committed_at=None if snapshot is None else snapshot.timestamp_ms,
+    )
+
+
+def _find_snapshot(reference: Reference, metadata: TableMetadata) -> Snapshot | None:
+    if reference.snapshot_id:
+        snapshot = metadata.snapshot_by_id(int(reference.snapshot_id))
+        if snapshot is None:
+            raise SourceError(
+                f"iceberg.snapshotId: must be a snapshot of {reference}, but "
+                f"{reference.snapshot_id!r} is none: it never was, or it has expired. "
+                f"{_list_snapshots(metadata)}"
+            )
+        return snapshot
+    name = reference.tag or reference.branch
+    if name is None:
+        return metadata.current_snapshot()
+    kind = "tag" if reference.tag else "branch"
+    refs = {n: ref for n, ref in metadata.refs.items() if ref.snapshot_ref_type == kind}
+    if name not in refs:
+        raise SourceError(
+            f"iceberg.{kind}: must be a {kind} of {reference} ({', '.join(sorted(refs)) or 'none'})"
+            f", but is {name!r}. Correct it"
+        )
+    return metadata.snapshot_by_id(refs[name].snapshot_id)
+
+
+def _list_snapshots(metadata: TableMetadata) -> str:
+    newest = sorted(metadata.snapshots, key=lambda each: each.timestamp_ms)[-3:]
+    ids = ", ".join(str(each.snapshot_id) for each in reversed(newest))
+    return f"The newest are {ids}" if ids else "The table has none"
+
+
+def check_pin(pin: Pin, metadata: TableMetadata) -> None:
+    """Raise SourceError if a table no longer has the state that a run reads."""
+    if str(metadata.table_uuid) != pin.table_uuid:
+        raise SourceError(
+            f"{pin.reference}: must be the table that this run began with ({pin.table_uuid}), but "
+            f"is another one of the same name ({metadata.table_uuid}). Start a new run"
+        )
+    if pin.snapshot_id and metadata.snapshot_by_id(int(pin.snapshot_id)) is None:
+        raise SourceError(
+            f"{pin.reference}: must still have snapshot {pin.snapshot_id}, which this run reads, "
+            f"but it has expired. {_list_snapshots(metadata)}. Start a new run, and name a tag, "
+            "which keeps its snapshot from expiring"
+        )
+    if all(schema.schema_id != pin.schema_id for schema in metadata.schemas):
+        raise SourceError(
+            f"{pin.reference}: must still have schema {pin.schema_id}, which this run reads, but "
+            "it was removed from the table's metadata. Start a new run"
+        )
