@@ -8,6 +8,8 @@ so that both processes end together. While `make test` still builds tools, a pro
 whose tools are ready, and a test waits for those that it needs.
 """
 
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import json
@@ -20,7 +22,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from hypothesis import settings
@@ -34,6 +36,9 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 from property_tests import examples
 
 from benchmarks.gpu.on_device import has_gpu
+
+if TYPE_CHECKING:
+    from spark_tables import SparkTables
 
 settings.register_profile("lastmile", deadline=None, max_examples=examples(40))
 settings.load_profile("lastmile")
@@ -135,6 +140,14 @@ def skip_unless_ci() -> Callable[[str], NoReturn]:
         pytest.skip(reason)
 
     return skip
+
+
+@pytest.fixture(scope="session")
+def spark_tables(tmp_path_factory: pytest.TempPathFactory) -> SparkTables:
+    """Iceberg tables that Spark wrote, in a SQL catalog, to be read only."""
+    from spark_tables import SparkTables  # pyarrow: not for each process of tests
+
+    return SparkTables(tmp_path_factory.mktemp("spark-tables"))
 
 
 def find_group(nodeid: str) -> Group:
