@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from pipeline_runtime.feed.leases import Task, num_chunks_of
+from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.transport.segments import Segments
 from pipeline_runtime.feed.transport.wire import share
@@ -62,7 +62,7 @@ def _work(stream: Stream, groups: Sequence[Group], core: int, pace: Any, is_up: 
     tasks = [
         Task(position=position, group=group, chunk=chunk)
         for position, group in enumerate(groups)
-        for chunk in range(num_chunks_of(group, stream.chunk_rows))
+        for chunk in range(group.num_chunks(stream.chunk_rows))
     ]
     for made, task in enumerate(itertools.cycle(tasks)):
         if made == len(tasks):

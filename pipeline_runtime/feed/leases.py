@@ -25,18 +25,6 @@ MAX_LOSSES_PER_GROUP = 10
 SLOW = 2.0
 
 
-def num_chunks_of(group: Group, chunk_rows: int) -> int:
-    """Return the number of chunks that `read_group` makes of a group.
-
-    It is one, but for a unit longer than a chunk, whose chunks begin at multiples of `chunk_rows`
-    whatever part of it the group has.
-    """
-    if len(group.units) > 1:
-        return 1
-    rows = group.row_range
-    return max(1, -(-rows.stop // chunk_rows) - rows.start // chunk_rows)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One chunk to make; `position` is the group's place in the rank's order."""
@@ -78,7 +66,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self._unleased = deque(
-            _Lease(position, deque(range(num_chunks_of(group, self.chunk_rows))))
+            _Lease(position, deque(range(group.num_chunks(self.chunk_rows))))
             for position, group in enumerate(self.groups)
         )
         self.num_left = sum(len(lease.chunks) for lease in self._unleased)

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pipeline_runtime.config import diff_configs, upgrade_config
 from pipeline_runtime.errors import CheckpointError
-from pipeline_runtime.feed.leases import num_chunks_of
 from pipeline_runtime.plan import StreamPlan, rows_per_chunk, share_groups
 from pipeline_runtime.training.position import Position
 
@@ -193,7 +192,7 @@ def _find_misplaced(start: Start, stream: StreamPlan) -> str | None:
     for index, opened in position.open.items():
         if index not in mine or index in position.done:
             return f"group {index} is not one that this rank has begun"
-        num_chunks = num_chunks_of(mine[index], start.chunk_rows)
+        num_chunks = mine[index].num_chunks(start.chunk_rows)
         chunks = {*opened.rows, *opened.whole}
         if max(chunks, default=0) >= num_chunks or opened.num_chunks not in (None, num_chunks):
             return f"group {index} has {num_chunks} chunks"

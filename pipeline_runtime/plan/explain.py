@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pipeline_runtime.formatting import format_bytes
+from pipeline_runtime.plan.mixing import Mixing, count_units
 from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
 
 
@@ -90,11 +92,24 @@ def _read_notes(stream: StreamPlan) -> list[str]:
         )
     if stream.reads_ahead:
         notes.append("from a store: the next rows are read while those before are worked on")
+    if stream.mixing is not None:
+        notes.append(_describe_mixing(stream, stream.mixing))
     if stream.sharing.reason:
         notes.append(stream.sharing.reason)
     if not stream.kernels:
         notes.append("lists copied item by item, since pipelineOptions.debug.kernels is false")
     return [*notes, f"row identity: {stream.identity}"]
+
+
+def _describe_mixing(stream: StreamPlan, mixing: Mixing) -> str:
+    units = stream.scan.units
+    num_units = min(len(units), count_units(units, stream.chunk_rows))
+    num_bytes = num_units * sum(unit.num_bytes for unit in units) // max(1, len(units))
+    size = f"{num_units} row groups at a time, {format_bytes(num_bytes)} uncompressed"
+    windows = ""
+    if mixing.num_windows > 1:
+        windows = f"; {mixing.residues} residues of joins by bucket in {mixing.num_windows} windows"
+    return f"neighbouring rows are alike (sorted, bucketed, partitioned): mixes {size}{windows}"
 
 
 def _notes(step: PlannedStep, plan: Plan) -> list[str]:

@@ -3,6 +3,8 @@
 Units are permuted by (seed, epoch) and cut into groups at plan time, so that a batch depends only
 on (plan, seed, epoch, group, index) and never on the worker that made it. A group longer than the
 window is delivered in chunks of at most `rows_per_chunk` rows; rows are permuted within a chunk.
+If neighbouring rows of the table are alike, a group has units from all over the table, and each of
+its chunks has rows of all of them (`mixing`).
 The ranks of a loader get equal shares of the groups, to the row (`share_groups`), so that no rank
 trains on padding while others have rows.
 """
@@ -15,14 +17,19 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.training import DEFAULT_SHUFFLE_ROWS
+from pipeline_runtime.plan.mixing import Mixing, spread_units
 from pipeline_runtime.sources import Unit
 
 # A chunk is held whole by a worker, the object store and the trainer: 256 MiB uncompressed is
 # memory that the smallest data worker (2 GiB) can spare for two of them at once.
 MAX_CHUNK_BYTES = 256 << 20
+# Shares of a turn that are far from each other: rows of several units that are cut off by rounding
+# do not end up in one chunk.
+_GOLDEN = (5**0.5 - 1) / 2
 # A longer row group is cut without a shuffle too: its first rows should not wait for its last.
 _MAX_UNCUT_ROWS = 131_072
 
@@ -34,17 +41,71 @@ class Group:
     Attributes:
         rows: the group's rows, counted over its units; None for all. Other rows of the first and
             last unit belong to groups of other ranks.
+        is_mixed: each chunk has rows of all units in proportion; otherwise units that share a group
+            fit one chunk.
     """
 
     epoch: int
     index: int
     units: tuple[Unit, ...]
     rows: range | None = None
+    is_mixed: bool = False
 
     @property
     def row_range(self) -> range:
         """The group's rows, counted over its units."""
         return range(sum(unit.num_rows for unit in self.units)) if self.rows is None else self.rows
+
+    @property
+    def unit_rows(self) -> list[range]:
+        """The group's rows of each unit, counted over that unit."""
+        found, first, wanted = [], 0, self.row_range
+        for unit in self.units:
+            start = min(unit.num_rows, max(0, wanted.start - first))
+            found.append(range(start, max(start, min(unit.num_rows, wanted.stop - first))))
+            first += unit.num_rows
+        return found
+
+    def num_chunks(self, chunk_rows: int) -> int:
+        """Return the number of chunks that readers make of the group.
+
+        It is one, but for a mixed group, and for a unit longer than a chunk, whose chunks begin at
+        multiples of `chunk_rows` whatever part of it the group has.
+        """
+        if len(self.units) > 1:
+            return len(self.cuts(chunk_rows)) - 1 if self.is_mixed else 1
+        rows = self.row_range
+        return max(1, -(-rows.stop // chunk_rows) - rows.start // chunk_rows)
+
+    def cuts(self, chunk_rows: int) -> npt.NDArray[np.int64]:
+        """Return where the chunks of a mixed group begin in each unit, and where the last one ends.
+
+        Returns:
+            int64 of shape [chunks + 1, units]: rows, counted over each unit, in ascending order.
+        """
+        starts = np.array([rows.start for rows in self.unit_rows])
+        counts = np.array([len(rows) for rows in self.unit_rows])
+        # Each unit rounds at another place, so that chunks have nearly the same number of rows.
+        phases = np.arange(len(counts)) * _GOLDEN % 1
+        num_rows = int(counts.sum())
+        num_chunks = max(1, -(-num_rows // chunk_rows))
+        while True:
+            ends = np.arange(num_chunks + 1)[:, np.newaxis] * counts / num_chunks
+            cuts: npt.NDArray[np.int64] = starts + np.floor(ends + phases).astype(np.int64)
+            if np.diff(cuts.sum(axis=1)).max() <= chunk_rows or num_chunks >= num_rows:
+                return cuts
+            num_chunks += 1
+
+    def chunk_rows_of_units(self, chunk: int, chunk_rows: int) -> list[range]:
+        """Return the rows of a chunk in each unit, counted over that unit."""
+        if len(self.units) > 1 and self.is_mixed:
+            starts, stops = self.cuts(chunk_rows)[chunk : chunk + 2].tolist()
+            return [range(start, stop) for start, stop in zip(starts, stops, strict=True)]
+        if len(self.units) > 1:
+            return self.unit_rows
+        rows = self.row_range
+        first = (rows.start // chunk_rows + chunk) * chunk_rows
+        return [range(max(rows.start, first), min(rows.stop, first + chunk_rows))]
 
     def cut(self, rows: range) -> Group:
         """Return the part of the group with these rows, counted over its units."""
@@ -60,10 +121,14 @@ class Group:
         return replace(self, units=tuple(units), rows=None if is_whole else kept)
 
 
+def build_generator(seed: int, epoch: int, *keys: int) -> np.random.Generator:
+    """Build a generator of an order: the one place where seed and epoch enter it."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, *keys])))
+
+
 def permutation(seed: int, epoch: int, *keys: int, size: int) -> np.ndarray:
-    """The one place where seed and epoch enter an order: a permutation of range(size)."""
-    sequence = np.random.SeedSequence([seed, epoch, *keys])
-    return np.random.Generator(np.random.Philox(sequence)).permutation(size)
+    """Return a permutation of range(size)."""
+    return build_generator(seed, epoch, *keys).permutation(size)
 
 
 def rows_per_chunk(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = None) -> int:
@@ -83,9 +148,26 @@ def rows_per_chunk(units: Sequence[Unit], shuffle: Shuffle, limit: int | None = 
 
 
 def plan_groups(
-    units: Sequence[Unit], *, seed: int, epoch: int, shuffle: Shuffle, chunk_rows: int
+    units: Sequence[Unit],
+    *,
+    seed: int,
+    epoch: int,
+    shuffle: Shuffle,
+    chunk_rows: int,
+    mixing: Mixing | None = None,
 ) -> list[Group]:
-    """Cut an epoch's units into groups of about `chunk_rows` rows, in the epoch's order."""
+    """Cut an epoch's units into groups of about `chunk_rows` rows, in the epoch's order.
+
+    Args:
+        mixing: makes groups mixed, which are longer; None leaves each unit in a chunk of its own,
+            or with others that fit it. Without a shuffle no group is mixed.
+    """
+    if mixing is not None and shuffle.unit != "None":
+        spread = spread_units(units, chunk_rows, mixing, build_generator(seed, epoch))
+        return [
+            Group(epoch=epoch, index=index, units=tuple(members), is_mixed=True)
+            for index, members in enumerate(spread)
+        ]
     order = (
         range(len(units)) if shuffle.unit == "None" else permutation(seed, epoch, size=len(units))
     )

@@ -6,6 +6,7 @@ feed executes it on workers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,7 @@ import pyarrow as pa
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
+from pipeline_runtime.plan.mixing import Mixing
 from pipeline_runtime.plan.split import Split
 from pipeline_runtime.sources import Identity, Scan, Source
 from pipeline_runtime.steps.base import Transform
@@ -113,6 +115,15 @@ class StreamPlan:
         """The most rows that a chunk of this stream has."""
         return rows_per_chunk(self.scan.units, self.shuffle, self.max_rows_per_block)
 
+    @property
+    def mixing(self) -> Mixing | None:
+        """The way in which groups have rows from all over the table; None if they do not."""
+        if not self.scan.is_clustered or self.shuffle.unit == "None":
+            return None
+        residues = [step.transform.residues for step in self.steps]
+        needed = [number for number in residues if number]
+        return Mixing(residues=math.lcm(*needed) if needed else None)
+
     def groups(self, epoch: int, chunk_rows: int) -> list[Group]:
         """Return the groups of an epoch, in its order.
 
@@ -126,6 +137,7 @@ class StreamPlan:
             epoch=epoch,
             shuffle=self.shuffle,
             chunk_rows=chunk_rows,
+            mixing=self.mixing,
         )
 
     @property

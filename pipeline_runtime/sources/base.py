@@ -91,6 +91,8 @@ class Scan:
     Attributes:
         request_columns: columns that each unit holds once per request.
         is_remote: True if reads wait for a store, so that reading ahead pays.
+        is_clustered: True if neighbouring rows are alike, since the table is sorted, bucketed or
+            partitioned. A shuffled epoch then mixes rows of several units in each chunk.
         notes: remarks for the user about how the table is stored.
     """
 
@@ -98,6 +100,7 @@ class Scan:
     pruning: Pruning
     request_columns: frozenset[str] = frozenset()
     is_remote: bool = False
+    is_clustered: bool = False
     notes: tuple[str, ...] = ()
 
 

@@ -125,6 +125,15 @@ class Transform(Protocol):
         ...
 
     @property
+    def residues(self) -> int | None:
+        """Number of residues of a join by bucket; None for any other step.
+
+        Rows of buckets with equal remainders of a division by this number need the same index of
+        the side table. A shuffled epoch has their rows close together.
+        """
+        ...
+
+    @property
     def draws_by(self) -> tuple[object, ...] | None:
         """The seed and the key of a step that samples. Two equal steps draw one after another."""
         ...
@@ -174,6 +183,7 @@ class BoundStep:
     side_table: SideTable | None = None
     resources: MapResources | None = None
     concurrency: int | None = None
+    residues: int | None = None
 
     @property
     def needs_row_hash(self) -> bool:

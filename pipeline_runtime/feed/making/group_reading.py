@@ -6,6 +6,7 @@ another thread reads ahead.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -29,6 +30,10 @@ from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.rows import RequestRows, SourceRows, expand_rows, join_rows
 from pipeline_runtime.steps.base import GROUP_HASH_COLUMN, ROW_HASH_COLUMN
 
+# Rows that are read at a time of each unit that takes turns: a call costs as much as decoding some
+# hundred rows.
+_MIN_ROWS_AT_A_TIME = 2048
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -46,23 +51,11 @@ class Place:
 
 def places_of(group: Group, header: Header, chunk_rows: int) -> list[Place]:
     """Return the places of the rows of a chunk, for a stage that did not read them itself."""
-    is_cut = len(group.units) == 1
-    chunk = group.row_range.start // chunk_rows + header.chunk
-    rows = range(chunk * chunk_rows, (chunk + 1) * chunk_rows)
-    places, first = [], 0
-    for unit in group.units:
-        mine = _clip(range(unit.num_rows), group.row_range, first)
-        mine = _clip(mine, rows) if is_cut else mine
-        first += unit.num_rows
-        places.append(
-            Place(
-                file=unit.place,
-                row_group=unit.index,
-                first_row=mine.start,
-                num_rows=len(mine),
-            )
-        )
-    return places
+    ranges = group.chunk_rows_of_units(header.chunk, chunk_rows)
+    return [
+        Place(file=unit.place, row_group=unit.index, first_row=rows.start, num_rows=len(rows))
+        for unit, rows in zip(group.units, ranges, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +152,7 @@ def count_bytes(part: SourceRows) -> int:
 def read_parts(
     stream: StreamPlan, group: Group, chunk_rows: int, columns: Sequence[str] | None = None
 ) -> Iterator[Part]:
-    """Read at most `chunk_rows` rows at a time; a group of several units is one part (plan.groups).
+    """Read the rows of each chunk; of a group of several units, all units take turns (plan.groups).
 
     Args:
         columns: those to read; None means all that the plan needs.
@@ -168,23 +161,55 @@ def read_parts(
         SourceError: naming the file and rows.
     """
     wanted = stream.read_columns if columns is None else columns
-    started = time.perf_counter()
-    parts: list[SourceRows] = []
-    places: list[Place] = []
-    first = 0
-    for unit in group.units:
-        mine = _clip(range(unit.num_rows), group.row_range, first)
-        first += unit.num_rows
-        for part, place in _read_unit(stream, unit, mine, chunk_rows, wanted):
-            parts.append(part)
-            places.append(place)
-            if len(group.units) == 1:
-                yield _part_of(stream, part, places, started)
-                parts, places, started = [], [], time.perf_counter()
-    if parts:
-        yield _part_of(
-            stream, _join(stream, parts, [*wanted, *list_own_columns(stream)]), places, started
-        )
+    if len(group.units) == 1:
+        started = time.perf_counter()
+        for rows, place in _read_unit(stream, group.units[0], group.row_range, chunk_rows, wanted):
+            yield _part_of(stream, rows, [place], started)
+            started = time.perf_counter()
+        return
+    num_chunks = group.num_chunks(chunk_rows)
+    max_rows = chunk_rows
+    if num_chunks > 1:
+        max_rows = min(chunk_rows, max(_MIN_ROWS_AT_A_TIME, chunk_rows // len(group.units)))
+    units = [
+        _UnitRows(_read_unit(stream, unit, rows, max_rows, wanted))
+        for unit, rows in zip(group.units, group.unit_rows, strict=True)
+    ]
+    for chunk in range(num_chunks):
+        started = time.perf_counter()
+        counts = [len(rows) for rows in group.chunk_rows_of_units(chunk, chunk_rows)]
+        if chunk == num_chunks - 1:  # to the end, so that a file that has changed is noticed
+            counts = [sys.maxsize] * len(units)
+        read = [
+            pair for unit, count in zip(units, counts, strict=True) for pair in unit.take(count)
+        ]
+        if read:
+            parts, places = zip(*read, strict=True)
+            joined = _join(stream, parts, [*wanted, *list_own_columns(stream)])
+            yield _part_of(stream, joined, places, started)
+
+
+@dataclass(slots=True)
+class _UnitRows:
+    """The rows of a unit that are left to read, with their places."""
+
+    parts: Iterator[tuple[SourceRows, Place]]
+    _held: tuple[SourceRows, Place] | None = None
+
+    def take(self, num_rows: int) -> Iterator[tuple[SourceRows, Place]]:
+        """Yield the next rows; fewer if the unit ends."""
+        while num_rows > 0:
+            following = self._held or next(self.parts, None)
+            if following is None:
+                return
+            (rows, place), self._held = following, None
+            if place.num_rows > num_rows:
+                first, left = place.first_row + num_rows, place.num_rows - num_rows
+                after = replace(place, first_row=first, num_rows=left)
+                self._held = rows.slice(num_rows, left), after
+                rows, place = rows.slice(0, num_rows), replace(place, num_rows=num_rows)
+            num_rows -= place.num_rows
+            yield rows, place
 
 
 def _part_of(stream: StreamPlan, rows: SourceRows, places: Sequence[Place], started: float) -> Part:

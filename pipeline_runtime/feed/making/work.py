@@ -63,13 +63,12 @@ def read_group(
     Raises SourceError or StepError, which name the file and rows.
     """
     look = None
-    can_look = _is_one_chunk(group, chunk_rows) and group.rows is None
-    if looks_first and can_look:
+    is_one_chunk = group.num_chunks(chunk_rows) == 1
+    if looks_first and is_one_chunk and group.rows is None:
         look = stream.first_look
     parts = read_parts(stream, group, chunk_rows, look.columns if look else None)
     if reading is not None:
-        at_once = None if _is_one_chunk(group, chunk_rows) else 1
-        parts = read_ahead(parts, reading, at_once)
+        parts = read_ahead(parts, reading, None if is_one_chunk else 1)
     if look is not None:
         return _look_first(stream, look, group, parts)
     return _make_chunks(stream, group, first_chunk, parts)
@@ -106,10 +105,6 @@ def _make_chunks(
         if index >= first_chunk:
             yield _run_stage(stream, 0, header, pending.rows, pending.places)
         pending, index = following, index + 1
-
-
-def _is_one_chunk(group: Group, chunk_rows: int) -> bool:
-    return len(group.units) > 1 or group.units[0].num_rows <= chunk_rows
 
 
 def _look_first(

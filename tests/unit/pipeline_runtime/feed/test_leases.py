@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline_runtime.errors import FeedError
 from pipeline_runtime.feed.chunk import Header, StepCount
-from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task, num_chunks_of
+from pipeline_runtime.feed.leases import MAX_LOSSES_PER_GROUP, Ledger, Task
 from pipeline_runtime.feed.reader_usage import Paces
 from pipeline_runtime.plan import Group
 from pipeline_runtime.sources import Unit
@@ -28,7 +28,7 @@ def group(index: int, *rows: int) -> Group:
 def test_a_group_has_one_chunk_unless_its_unit_is_longer(
     rows: tuple[int, ...], chunks: int
 ) -> None:
-    assert num_chunks_of(group(0, *rows), CHUNK_ROWS) == chunks
+    assert group(0, *rows).num_chunks(CHUNK_ROWS) == chunks
 
 
 @given(
@@ -51,7 +51,7 @@ def test_every_chunk_is_delivered_once(lengths: list[int], choices: list[tuple[s
         elif (task := ledger.take(reader)) is not None:
             held[reader].append(task)
     assert not ledger.num_left
-    wanted = [(i, p) for i, g in enumerate(groups) for p in range(num_chunks_of(g, CHUNK_ROWS))]
+    wanted = [(i, p) for i, g in enumerate(groups) for p in range(g.num_chunks(CHUNK_ROWS))]
     assert sorted(delivered) == wanted
 
 

@@ -20,7 +20,7 @@ from pipeline_runtime.config.steps import PipelineOptions
 from pipeline_runtime.config.texts.storage_uri import SCHEMES_VARIABLE
 from pipeline_runtime.errors import SourceError, StepError
 from pipeline_runtime.feed.base import Waited
-from pipeline_runtime.feed.leases import Task, num_chunks_of
+from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.making.work import read_group
@@ -177,7 +177,7 @@ def test_chunks_do_not_depend_on_the_order_of_requests(
     tasks = [
         Task(position=group.index, group=group, chunk=chunk)
         for group in groups
-        for chunk in range(num_chunks_of(group, chunk_rows))
+        for chunk in range(group.num_chunks(chunk_rows))
     ]
     asked = data.draw(st.lists(st.sampled_from(tasks), max_size=12))
     for task in asked or tasks:

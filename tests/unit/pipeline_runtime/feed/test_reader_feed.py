@@ -16,7 +16,7 @@ from pipeline_runtime.errors import FeedError, StepError
 from pipeline_runtime.feed import reader_feed
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import Chunk, Header, StepCount
-from pipeline_runtime.feed.leases import Task, num_chunks_of
+from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
 from pipeline_runtime.feed.making.work import read_group
@@ -33,7 +33,7 @@ def groups_of(lengths: Sequence[int]) -> list[Group]:
 
 
 def make_chunk(task: Task) -> Chunk:
-    last = num_chunks_of(task.group, CHUNK_ROWS) - 1
+    last = task.group.num_chunks(CHUNK_ROWS) - 1
     header = Header(
         epoch=0,
         group=task.group.index,
@@ -124,7 +124,7 @@ def test_every_chunk_comes_once(
     wanted = [
         (group.index, chunk)
         for group in feed.groups
-        for chunk in range(num_chunks_of(group, CHUNK_ROWS))
+        for chunk in range(group.num_chunks(CHUNK_ROWS))
     ]
     assert (places if in_order else sorted(places)) == wanted
     assert crew.is_closed

@@ -1,7 +1,9 @@
 """Groups: every unit once an epoch, in an order that the seed and epoch alone decide."""
 
+import hashlib
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +55,35 @@ def test_epochs_differ_and_no_shuffle_keeps_the_tables_order() -> None:
     assert [g.units for g in shuffled[0]] != [g.units for g in shuffled[1]]
     plain = plan_groups(many, seed=1, epoch=0, shuffle=Shuffle(unit="None"), chunk_rows=1)
     assert [unit for group in plain for unit in group.units] == many
+
+
+@pytest.mark.parametrize(
+    ("unit", "digest"),
+    [("Row", "c9e7c86961624b5c"), ("Request", "c9e7c86961624b5c"), ("None", "b3b8702bd595f2e8")],
+)
+def test_groups_of_other_tables_stay_as_they_were(unit: Any, digest: str) -> None:
+    """A position of a checkpoint counts them; the digests are older than mixed groups."""
+    units = [
+        Unit(
+            place=f"day={day}/{file}",
+            index=index,
+            num_rows=100 + (day * 7 + file * 3 + index) % 50,
+            num_bytes=1000,
+            partition={"day": day},
+            bucket=file,
+        )
+        for day in range(5)
+        for file in range(4)
+        for index in range(3)
+    ]
+    groups = [
+        [(u.place, u.index) for u in group.units]
+        for epoch in (0, 3)
+        for group in plan_groups(
+            units, seed=7, epoch=epoch, shuffle=Shuffle(unit=unit), chunk_rows=400
+        )
+    ]
+    assert hashlib.sha256(repr(groups).encode()).hexdigest()[:16] == digest
 
 
 def test_without_a_shuffle_a_long_row_group_stays_whole_up_to_a_limit() -> None:

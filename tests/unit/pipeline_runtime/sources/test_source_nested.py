@@ -19,7 +19,6 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.expressions import parse
-from pipeline_runtime.feed.leases import num_chunks_of
 from pipeline_runtime.feed.making.group_reading import places_of
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.hashing import Checksum
@@ -262,7 +261,7 @@ def test_parts_of_row_groups_have_their_rows_and_places(
     shares = share_groups(groups, num_ranks)
     for group in sorted(chain.from_iterable(shares), key=lambda group: group.index):
         chunks = list(read_group(stream, group, chunk_rows))
-        assert len(chunks) == num_chunks_of(group, chunk_rows)
+        assert len(chunks) == group.num_chunks(chunk_rows)
         for chunk in chunks:
             places = places_of(group, chunk.header, chunk_rows)
             assert chunk.header.num_rows == sum(place.num_rows for place in places) <= chunk_rows
