@@ -107,7 +107,8 @@ def _cut_into_windows(
         return [shuffled]
     residues = np.array([-1 if unit.bucket is None else unit.bucket for unit in units])
     residues = np.where(residues < 0, -1, residues % mixing.residues)
-    totals = np.bincount(residues + 1, weights=pulls, minlength=mixing.residues + 1)[1:]
+    counted = np.bincount(residues + 1, weights=pulls, minlength=mixing.residues + 1)
+    totals = counted[1:].astype(np.float64)
     order = generator.permutation(mixing.residues)
     order = order[np.argsort(totals[order], kind="stable")]
     window_of = np.empty(mixing.residues, dtype=np.int64)
@@ -161,7 +162,7 @@ def _deal(pulls: _Floats, num_groups: int, generator: np.random.Generator) -> _I
     group_of = np.empty(len(pulls), dtype=np.int64)
     for stratum in strata:
         group_of[stratum] = generator.permutation(num_groups)[: len(stratum)]
-    sums = np.bincount(group_of, weights=pulls, minlength=num_groups)
+    sums = np.bincount(group_of, weights=pulls, minlength=num_groups).astype(np.float64)
     for stratum in strata * _NUM_TURNS:
         groups = group_of[stratum]
         sums[groups] -= pulls[stratum]

@@ -80,3 +80,10 @@ def mark_as_clustered(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(found, is_clustered=True, units=units)
 
     monkeypatch.setattr(ParquetTable, "scan", scan)
+
+
+def refuse_rows(table: pa.Table) -> pa.Table:
+    """Fail on any row, as a function of a user may."""
+    if table.num_rows:
+        raise ValueError(f"{table.num_rows} rows")
+    return table
