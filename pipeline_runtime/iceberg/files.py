@@ -1,0 +1,359 @@
+"""Data files of an Iceberg table: their columns, partitions and order, and what metadata needs.
+
+`TableLayout` says how a table's files are laid out, `DataFileWriter` writes one of them, and a
+`DataFileRecord` is all that a commit needs to know about it (`iceberg.commits`). Layouts pickle, so
+that data workers write files; records are JSON, so that another attempt can commit them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+if TYPE_CHECKING:  # heavy, and only needed by runs that write Iceberg tables
+    from pyiceberg.io import FileIO
+    from pyiceberg.io.pyarrow import DataFileStatistics
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import CreateTableTransaction, Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.sorting import SortOrder
+
+# Longer values stay out of paths; a file system's names have at most 255 bytes.
+_MAX_FOLDER_CHARS = 200
+UNSORTED = 0  # the id that Iceberg reserves for "no order"
+
+
+class DataFileRecord(BaseModel):
+    """A data file that was written: what its entry in a manifest needs.
+
+    Attributes:
+        partition: Iceberg's binary form of each partition value, in the order of the spec.
+        lower_bounds, upper_bounds: likewise, by field id; only where every row group has them.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        ser_json_bytes="base64",
+        val_json_bytes="base64",
+    )
+
+    path: str
+    spec_id: int
+    sort_order_id: int
+    partition: tuple[bytes | None, ...]
+    num_rows: int
+    num_bytes: int
+    column_sizes: dict[int, int]
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    nan_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+    split_offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SortKeys:
+    """The order of the rows in a file.
+
+    Attributes:
+        columns: names and directions.
+        nulls: place of nulls, the same for all columns.
+    """
+
+    columns: tuple[tuple[str, Literal["ascending", "descending"]], ...]
+    nulls: Literal["at_start", "at_end"]
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """Return the rows in this order; equal ones keep their order."""
+        from pyarrow import compute
+
+        options = {"sort_keys": list(self.columns), "null_placement": self.nulls}
+        keys = rows.select([name for name, _ in self.columns])
+        return rows.take(compute.sort_indices(keys, **options))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableLayout:
+    """The layout of a table's new data files; picklable.
+
+    Attributes:
+        schema: the columns, with their field ids.
+        spec: the partitions of new files.
+        sort_order: the table's order; see `find_sort`.
+        location: the table's folder.
+        properties: the table's properties.
+        io: opens the table's files, with the credentials that the catalog gave.
+    """
+
+    schema: Schema
+    spec: PartitionSpec
+    sort_order: SortOrder
+    location: str
+    properties: dict[str, str]
+    io: FileIO
+
+    @classmethod
+    def of(cls, table: Table) -> TableLayout:
+        """Return the layout of a table."""
+        return cls._build(table.metadata, table.io)
+
+    @classmethod
+    def of_new(cls, transaction: CreateTableTransaction) -> TableLayout:
+        """Return the layout of a table that a transaction is about to create."""
+        return cls._build(transaction.table_metadata, transaction._table.io)
+
+    @classmethod
+    def _build(cls, metadata: TableMetadata, io: FileIO) -> TableLayout:
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+
+        order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+        return cls(
+            schema=metadata.schema(),
+            spec=metadata.spec(),
+            sort_order=order or UNSORTED_SORT_ORDER,
+            location=metadata.location,
+            properties=dict(metadata.properties),
+            io=io,
+        )
+
+    def build_arrow_schema(self) -> pa.Schema:
+        """Return the Arrow types of the files' columns, with field ids in their metadata."""
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return schema_to_pyarrow(self.schema, include_field_ids=True)
+
+    def find_sort(self) -> SortKeys | None:
+        """Return the order that the files' rows can be put in; None if they need none.
+
+        An order by a transform, by floats (Arrow has NaN elsewhere) or with nulls in both places
+        is none: such files are recorded as unsorted.
+        """
+        from pyiceberg.table.sorting import NullOrder, SortDirection
+        from pyiceberg.transforms import IdentityTransform
+        from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+
+        columns: list[tuple[str, Literal["ascending", "descending"]]] = []
+        for field in self.sort_order.fields:
+            source = self.schema.find_field(field.source_id)
+            name = self.schema.find_column_name(field.source_id) or ""
+            is_plain = isinstance(field.transform, IdentityTransform) and name == source.name
+            kind = source.field_type
+            if not is_plain or not isinstance(kind, PrimitiveType):
+                return None
+            if isinstance(kind, FloatType | DoubleType):
+                return None
+            is_up = field.direction == SortDirection.ASC
+            columns.append((name, "ascending" if is_up else "descending"))
+        places = {field.null_order for field in self.sort_order.fields}
+        if len(places) != 1:
+            return None
+        return SortKeys(tuple(columns), "at_start" if NullOrder.NULLS_FIRST in places else "at_end")
+
+    def partition_columns(self, rows: pa.Table) -> list[pa.Array]:
+        """Return the value of each partition field in every row.
+
+        Args:
+            rows: rows with the types of `build_arrow_schema`.
+        """
+        return [self._transform(field, rows) for field in self.spec.fields]
+
+    def _transform(self, field: PartitionField, rows: pa.Table) -> pa.Array:
+        source = self.schema.find_field(field.source_id)
+        column = rows.column(source.name).combine_chunks()
+        kind = column.type
+        if pa.types.is_large_string(kind):  # pyiceberg-core takes plain ones only
+            column = column.cast(pa.string())
+        elif pa.types.is_large_binary(kind):
+            column = column.cast(pa.binary())
+        return field.transform.pyarrow_transform(source.field_type)(column)
+
+    def partition_values(self, columns: Sequence[pa.Array], row: int) -> tuple[Any, ...]:
+        """Return the partition of a row, as Iceberg represents it: dates as days, for example.
+
+        Args:
+            columns: what `partition_columns` returned.
+        """
+        from pyiceberg.partitioning import partition_record_value
+        from pyiceberg.transforms import IdentityTransform
+
+        values = []
+        for field, column in zip(self.spec.fields, columns, strict=True):
+            if pa.types.is_date32(column.type):
+                column = column.cast(pa.int32())
+            value = column[row].as_py()
+            if isinstance(field.transform, IdentityTransform):
+                value = partition_record_value(field, value, self.schema)
+            values.append(value)
+        return tuple(values)
+
+    def name_partition(self, values: Sequence[Any]) -> str:
+        """Return a text that no other partition has: its folder, and which values are null."""
+        from pyiceberg.typedef import Record
+
+        if not values:
+            return ""
+        folder = self.spec.partition_to_path(Record(*values), self.schema)
+        nulls = [str(index) for index, value in enumerate(values) if value is None]
+        return f"{folder}?null={','.join(nulls)}" if nulls else folder  # folders have no "?"
+
+    def locate(self, partition: str, name: str) -> str:
+        """Return the URI of a new file.
+
+        Args:
+            partition: what `name_partition` returned.
+            name: name of the file, which no other file has.
+        """
+        from pyiceberg.table.locations import load_location_provider
+
+        folder = re.sub(r"\?null=[\d,]*$", "", partition)
+        if any(len(part) > _MAX_FOLDER_CHARS for part in folder.split("/")):
+            folder = ""
+        provider = load_location_provider(
+            table_location=self.location, table_properties=self.properties
+        )
+        return str(provider.new_data_location(f"{folder}/{name}" if folder else name))
+
+    def encode_partition(self, values: Sequence[Any]) -> tuple[bytes | None, ...]:
+        """Return Iceberg's binary form of partition values."""
+        from pyiceberg.conversions import to_bytes
+
+        types = self.spec.partition_type(self.schema).fields
+        return tuple(
+            None if value is None else to_bytes(field.field_type, value)  # type: ignore[arg-type]
+            for field, value in zip(types, values, strict=True)
+        )
+
+    def build_data_file(self, record: DataFileRecord) -> DataFile:
+        """Return the entry of a file for a manifest."""
+        from pyiceberg.conversions import from_bytes
+        from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+        from pyiceberg.typedef import Record
+
+        types = self.spec.partition_type(self.schema).fields
+        values = (
+            None if raw is None else from_bytes(field.field_type, raw)  # type: ignore[arg-type]
+            for field, raw in zip(types, record.partition, strict=True)
+        )
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=record.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*values),
+            record_count=record.num_rows,
+            file_size_in_bytes=record.num_bytes,
+            column_sizes=record.column_sizes,
+            value_counts=record.value_counts,
+            null_value_counts=record.null_value_counts,
+            nan_value_counts=record.nan_value_counts,
+            lower_bounds=record.lower_bounds,
+            upper_bounds=record.upper_bounds,
+            split_offsets=list(record.split_offsets),
+            sort_order_id=record.sort_order_id,
+            equality_ids=None,
+            key_metadata=None,
+        )
+        file.spec_id = record.spec_id
+        return file
+
+
+class DataFileWriter:
+    """Writes one data file; use it by `writing_file`."""
+
+    def __init__(self, layout: TableLayout, path: str, sink: Any, compression: str) -> None:
+        self._layout = layout
+        self._path = path
+        self._sink = sink
+        self._partition: tuple[bytes | None, ...] | None = None
+        self._rows = 0
+        self._writer = pq.ParquetWriter(
+            sink,
+            layout.build_arrow_schema(),
+            compression=compression,
+            store_decimal_as_integer=True,  # as Iceberg's specification has it
+            store_schema=False,  # the field ids and Parquet's types say it all
+        )
+
+    def tell(self) -> int:
+        """Return the bytes that were written so far."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows of one partition as a row group, in the layout's types."""
+        if self._partition is None:
+            layout, first = self._layout, rows.slice(0, 1)
+            values = layout.partition_values(layout.partition_columns(first), 0)
+            self._partition = layout.encode_partition(values)
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self._rows += rows.num_rows
+
+    def finish(self, *, is_sorted: bool) -> DataFileRecord:
+        """Write the footer, and return what a commit needs.
+
+        Args:
+            is_sorted: whether all rows are in the order of `TableLayout.find_sort`.
+        """
+        from pyiceberg.io.pyarrow import (
+            compute_statistics_plan,
+            data_file_statistics_from_parquet_metadata,
+            parquet_path_to_id_mapping,
+        )
+
+        self._writer.close()
+        layout, footer = self._layout, self._writer.writer.metadata
+        fields = parquet_path_to_id_mapping(layout.schema)
+        plan = compute_statistics_plan(layout.schema, layout.properties)
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, fields)
+        _drop_partial_bounds(footer, statistics, fields)
+        found = statistics.to_serialized_dict()
+        found["split_offsets"] = found["split_offsets"] or ()
+        return DataFileRecord(
+            path=self._path,
+            spec_id=layout.spec.spec_id,
+            sort_order_id=layout.sort_order.order_id if is_sorted else UNSORTED,
+            partition=self._partition or (),
+            num_rows=found.pop("record_count"),
+            num_bytes=self.tell(),
+            **found,
+        )
+
+
+@contextmanager
+def writing_file(layout: TableLayout, path: str, compression: str) -> Iterator[DataFileWriter]:
+    """Open a new data file.
+
+    Args:
+        path: what `TableLayout.locate` returned.
+        compression: a codec of Parquet, as pyarrow names it.
+    """
+    with layout.io.new_output(path).create(overwrite=True) as sink:
+        yield DataFileWriter(layout, path, sink, compression)
+
+
+def _drop_partial_bounds(
+    footer: pq.FileMetaData, statistics: DataFileStatistics, fields: dict[str, int]
+) -> None:
+    """Drop the bounds of columns for which some row group has none.
+
+    Parquet's writer leaves bounds of more than 4 KiB out of a row group. PyIceberg 0.12 then takes
+    those of the other row groups for the whole file, and readers would skip rows that match.
+    """
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for position in range(footer.num_columns):
+            column = row_group.column(position)
+            found = column.statistics
+            if found is None or (not found.has_min_max and found.null_count != column.num_values):
+                statistics.column_aggregates.pop(fields[column.path_in_schema], None)
