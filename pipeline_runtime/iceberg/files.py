@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
@@ -76,13 +77,10 @@ class SortKeys:
     columns: tuple[tuple[str, Literal["ascending", "descending"]], ...]
     nulls: Literal["at_start", "at_end"]
 
-    def apply(self, rows: pa.Table) -> pa.Table:
-        """Return the rows in this order; equal ones keep their order."""
-        from pyarrow import compute
-
-        options = {"sort_keys": list(self.columns), "null_placement": self.nulls}
+    def find_order(self, rows: pa.Table) -> pa.Array:
+        """Return the rows' numbers in this order; equal rows keep theirs."""
         keys = rows.select([name for name, _ in self.columns])
-        return rows.take(compute.sort_indices(keys, **options))
+        return pc.sort_indices(keys, sort_keys=list(self.columns), null_placement=self.nulls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +297,10 @@ class DataFileWriter:
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         self._rows += rows.num_rows
 
+    def close(self) -> None:
+        """Write the footer, unless it is written."""
+        self._writer.close()
+
     def finish(self, *, is_sorted: bool) -> DataFileRecord:
         """Write the footer, and return what a commit needs.
 
@@ -311,7 +313,7 @@ class DataFileWriter:
             parquet_path_to_id_mapping,
         )
 
-        self._writer.close()
+        self.close()
         layout, footer = self._layout, self._writer.writer.metadata
         fields = parquet_path_to_id_mapping(layout.schema)
         plan = compute_statistics_plan(layout.schema, layout.properties)
@@ -339,7 +341,11 @@ def writing_file(layout: TableLayout, path: str, compression: str) -> Iterator[D
         compression: a codec of Parquet, as pyarrow names it.
     """
     with layout.io.new_output(path).create(overwrite=True) as sink:
-        yield DataFileWriter(layout, path, sink, compression)
+        writer = DataFileWriter(layout, path, sink, compression)
+        try:
+            yield writer
+        finally:
+            writer.close()
 
 
 def _drop_partial_bounds(

@@ -21,16 +21,15 @@ from pipeline_runtime.feed.chunk import StepCount, add_counts
 from pipeline_runtime.feed.reader_feed import ReaderFeed
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output import names
-from pipeline_runtime.output.commit import abandon, check_before, clean_up, commit, is_committed
+from pipeline_runtime.output.destination import Committed, Destination
 from pipeline_runtime.output.merge import (
     FileFormat,
     Merge,
     check_num_partitions,
     measure_ratio,
     plan_merge,
-    write_empty,
 )
-from pipeline_runtime.output.place import Mode, Place, check_table
+from pipeline_runtime.output.partitions import Split
 from pipeline_runtime.output.recording import recording
 from pipeline_runtime.output.records import (
     ChunkRecord,
@@ -38,6 +37,7 @@ from pipeline_runtime.output.records import (
     MergedRecord,
     MergeRecord,
     RunRecord,
+    StagedFile,
     check_same_run,
     find_done_groups,
     keep_stored,
@@ -47,14 +47,6 @@ from pipeline_runtime.output.records import (
 )
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan.groups import Group
-from pipeline_runtime.sources.output_manifest import (
-    OutputFile,
-    OutputManifest,
-    PartitionColumn,
-    read_output_manifest,
-)
-from pipeline_runtime.sources.partition_names import find_partition_type
-from pipeline_runtime.sources.stores import list_folder
 
 ROLE = "output"
 Phase = Literal["Spooling", "Merging", "Committing", "Committed"]
@@ -66,12 +58,17 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The table that a run writes, and its place."""
+    """The table that a run writes.
 
-    place: Place
+    Attributes:
+        name: the table's name for people: a URI, or the name of a table.
+        split: divides each chunk's rows into partitions.
+    """
+
+    name: str
+    destination: Destination
     form: FileFormat
-    mode: Mode
-    partition_by: tuple[str, ...]
+    split: Split
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,6 +141,7 @@ class Job:
         done: chunks of complete groups from earlier attempts, by group.
         is_new: whether this is the first attempt.
         is_staged: whether the run has staged files; else its table is in place.
+        committed: the table in place, once the job is finished.
     """
 
     target: Target
@@ -155,10 +153,11 @@ class Job:
     is_staged: bool = True
     progress: Progress = field(default_factory=Progress)
     warnings: list[str] = field(default_factory=list)
+    committed: Committed | None = None
 
     @property
     def staged(self) -> Storage:
-        return self.target.place.run(self.run)
+        return self.target.destination.stage(self.run)
 
     @property
     def spool(self) -> Storage:
@@ -173,7 +172,7 @@ class Job:
         open_writers: Callable[[], AbstractContextManager[Writers]],
         groups: Sequence[Group],
         on_progress: Callable[[Progress], None],
-    ) -> OutputManifest:
+    ) -> Committed:
         """Write the table, or what is left of it, and put it in place.
 
         Args:
@@ -181,39 +180,43 @@ class Job:
             groups: all groups of the stream.
             on_progress: called after every record, and every second or two; may raise Stopped.
         """
-        if not is_committed(self.target.place, self.record.id):
+        if self.target.destination.read(self.record.id) is None:
             with open_writers() as writers:
                 chunks = self._spool(writers, groups, on_progress)
                 files = self._merge(writers, chunks, on_progress)
             self._check_claim()
             self.progress.phase = "Committing"
             on_progress(self.progress)
-            commit(self.target.place, self._manifest(files), self.target.mode)
-        manifest = self.finish()
+            self._commit(files)
+        committed = self.finish()
         on_progress(self.progress)
-        return manifest
+        return committed
 
-    def finish(self) -> OutputManifest:
+    def finish(self) -> Committed:
         """Remove the staged files of a committed run, if the store lets it.
 
         Raises OutputRefused if the table in place is not this run's.
         """
-        table = self.target.place.table
-        manifest = read_output_manifest(table.location)
-        if manifest is None or manifest.id != self.record.id:
-            found = f"holds the table of run {manifest.run}" if manifest else "is gone"
+        destination = self.target.destination
+        committed = destination.read(self.record.id)
+        if committed is None:
             raise OutputRefused(
-                f"{table.uri}: must hold the table that this run has just put in place, but "
-                f"{found}. Let one experiment write to a folder at a time, and run this one again"
+                f"this run has put its table in place, and it is there no more. "
+                f"{destination.describe_other()}. Let one experiment write to a table at a time, "
+                "and run this one again"
             )
         try:
-            clean_up(self.target.place, manifest)
+            destination.clean_up(self.run)
         except (OutputError, StoreError) as error:
             self.warnings.append(f"the table is in place, but staged files are left: {error}")
         self.progress.phase = "Committed"
-        self.progress.files, self.progress.num_bytes = len(manifest.files), manifest.num_bytes
-        self.progress.rows = manifest.rows
-        return manifest
+        self.progress.files, self.progress.num_bytes = committed.files, committed.num_bytes
+        self.progress.rows = committed.rows
+        self.committed = committed
+        return committed
+
+    def _commit(self, files: Sequence[StagedFile]) -> None:
+        self.target.destination.commit(self.run, self.record, files, self._check_claim)
 
     def _spool(
         self,
@@ -260,7 +263,7 @@ class Job:
         writers: Writers,
         chunks: Sequence[ChunkRecord],
         on_progress: Callable[[Progress], None],
-    ) -> list[OutputFile]:
+    ) -> list[StagedFile]:
         """Write the table's files that no earlier attempt recorded; return all, in order."""
         staged, progress = self.staged, self.progress
         progress.phase = "Merging"
@@ -269,7 +272,7 @@ class Job:
             plan = MergeRecord(ratio=measure_ratio(staged, chunks, self.target.form))
             staged.below(names.MERGED_FOLDER).remove()  # files that were cut by another plan
             write_record(staged, names.MERGE_FILE, plan)
-        tasks = plan_merge(chunks, plan.ratio, self.target.form.target_bytes)
+        tasks = plan_merge(chunks, plan.ratio, self.target.form)
         merged = read_records(staged, names.MERGED_FOLDER, MergedRecord)
         progress.files_planned = sum(len(task.parts) for task in tasks)
         for record in merged.values():
@@ -286,26 +289,13 @@ class Job:
             self._count(record)
             on_progress(progress)
         if not tasks:
-            return [write_empty(staged, self.target.form)]
+            return list(self.target.form.write_empty(staged))
         return [file for name in sorted(merged) for file in merged[name].files]
 
     def _count(self, record: MergedRecord) -> None:
         self.progress.files += len(record.files)
         self.progress.num_bytes += sum(file.bytes for file in record.files)
         self.progress.merged_rows += sum(file.rows for file in record.files)
-
-    def _manifest(self, files: Sequence[OutputFile]) -> OutputManifest:
-        schema = self.target.form.full_schema
-        return OutputManifest(
-            id=self.record.id,
-            run=self.run,
-            run_hash=self.record.run_hash,
-            partition_by=tuple(
-                PartitionColumn(name=name, type=str(find_partition_type(schema.field(name).type)))
-                for name in self.target.partition_by
-            ),
-            files=tuple(files),
-        )
 
     def _check_claim(self) -> None:
         """Raise OutputError if another attempt has taken the run over."""
@@ -337,23 +327,23 @@ def open_job(
 
     Raises OutputRefused if the run may not write there, or another table has appeared.
     """
-    place = target.place
-    staged = [name for name in _list_runs(place.staging) if is_mine(name)]
+    destination = target.destination
+    staged = [name for name in destination.list_runs() if is_mine(name)]
     if not resume:
         claim(run)
         for name in staged:
-            abandon(place, name)
-        check_table(place.table, target.mode)
+            destination.abandon(name)
+        destination.check()
         return _begin(target, run, record)
     for name in staged:
-        stored = read_record(place.run(name), names.RUN_FILE, RunRecord)
+        stored = read_record(destination.stage(name), names.RUN_FILE, RunRecord)
         if stored is not None and stored.run_config == record.run_config:
-            check_same_run(stored, record, place.run(name).uri)
-            check_before(place, target.mode, name, stored.id)
+            check_same_run(stored, record, destination.stage(name).uri)
+            destination.check((name, stored.id))
             claim(name)
             return _resume(target, name, stored)
-    existing = read_output_manifest(place.table.location)
-    if existing is not None and is_mine(existing.run):
+    existing = destination.find(is_mine)
+    if existing is not None:
         return Job(
             target=target,
             run=existing.run,
@@ -362,19 +352,13 @@ def open_job(
             done={},
             is_staged=False,
         )
-    check_table(place.table, target.mode)
+    destination.check()
     claim(run)
     return _begin(target, run, record)
 
 
-def _list_runs(staging: Storage) -> list[str]:
-    """Return the names of the staged runs, newest first."""
-    infos = list_folder(staging.location, "look for staged runs")
-    return sorted((info.base_name for info in infos), reverse=True)
-
-
 def _begin(target: Target, run: str, record: RunRecord) -> Job:
-    staged = target.place.run(run)
+    staged = target.destination.stage(run)
     write_record(staged, names.RUN_FILE, record)
     claim = ClaimRecord(attempt=1, token=names.make_token())
     write_record(staged, names.CLAIM_FILE, claim)
@@ -382,7 +366,7 @@ def _begin(target: Target, run: str, record: RunRecord) -> Job:
 
 
 def _resume(target: Target, run: str, record: RunRecord) -> Job:
-    staged = target.place.run(run)
+    staged = target.destination.stage(run)
     before = read_record(staged, names.CLAIM_FILE, ClaimRecord)
     claim = ClaimRecord(attempt=1 + (before.attempt if before else 0), token=names.make_token())
     write_record(staged, names.CLAIM_FILE, claim)

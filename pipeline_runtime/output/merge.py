@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -18,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import OutputRefused
+from pipeline_runtime.iceberg.files import SortKeys
 from pipeline_runtime.output.names import SPOOL_FOLDER, TABLE_FOLDER, make_token, name_file
-from pipeline_runtime.output.records import ChunkRecord
+from pipeline_runtime.output.records import ChunkRecord, StagedFile
 from pipeline_runtime.output.spool import Section, read_section
 from pipeline_runtime.output.storage import Storage
-from pipeline_runtime.sources.output_manifest import OutputFile
 
 # Every partition is at least a file and a folder, and the driver knows all of them.
 MAX_PARTITIONS = 20_000
@@ -37,6 +38,8 @@ _ROWS_PER_GROUP = 131_072
 _BYTES_PER_GROUP = 128 << 20
 # Arrow bytes that are compressed to measure how small Parquet makes them.
 _SAMPLE_BYTES = 16 << 20
+# Rows that a task sorts in memory; enough for a file of 256 MiB where Parquet takes a quarter.
+MAX_SORTED_BYTES = 1 << 30
 # The driver may look at something else this often while tasks run.
 _WAIT_SECONDS = 1.0
 
@@ -50,12 +53,72 @@ class FileFormat:
         full_schema: all columns.
         compression: a codec of Parquet, as pyarrow names it.
         target_bytes: size that files approach.
+        sort: order of the rows in a file; None keeps that of the source.
+        max_sorted_bytes: Arrow bytes of a file that is sorted, all of which one task holds.
     """
 
     schema: pa.Schema
     full_schema: pa.Schema
     compression: str
     target_bytes: int
+    sort: SortKeys | None = None
+    max_sorted_bytes: int = MAX_SORTED_BYTES
+
+    def announce(self, storage: Storage, task: Task, token: str) -> None:
+        """Record files that are about to be written, if they could not be found otherwise."""
+
+    @contextmanager
+    def create(self, storage: Storage, folder: str, name: str) -> Iterator[NewFile]:
+        """Open a new file of the table, below the run's table folder."""
+        path = f"{folder}/{name}" if folder else name
+        with (
+            storage.create(f"{TABLE_FOLDER}/{storage.staged(path)}") as sink,
+            open_writer(sink, self.schema, self.compression) as writer,
+        ):
+            yield ParquetFile(path=path, sink=sink, writer=writer)
+
+    def write_empty(self, storage: Storage) -> tuple[StagedFile, ...]:
+        """Write the only file of a table without rows; it holds the partitions' columns too."""
+        with replace(self, schema=self.full_schema).create(storage, "", _name_empty()) as file:
+            file.write(self.full_schema.empty_table())
+            return (file.finish(),)
+
+
+class NewFile(Protocol):
+    """A file of the table that is being written."""
+
+    def tell(self) -> int:
+        """Return the bytes that were written so far."""
+        ...
+
+    def write(self, rows: pa.Table) -> None:
+        """Write a row group."""
+        ...
+
+    def finish(self) -> StagedFile:
+        """Write the footer, and return the file's record."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ParquetFile:
+    """A Parquet file in a run's folder; see `NewFile`."""
+
+    path: str
+    sink: Any
+    writer: pq.ParquetWriter
+    rows: int = 0
+
+    def tell(self) -> int:
+        return int(self.sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        self.writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        self.rows += rows.num_rows
+
+    def finish(self) -> StagedFile:
+        self.writer.close()
+        return StagedFile(path=self.path, rows=self.rows, bytes=self.tell())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +158,7 @@ def check_num_partitions(folders: Iterable[str]) -> None:
         )
 
 
-def plan_merge(chunks: Sequence[ChunkRecord], ratio: float, target_bytes: int) -> list[Task]:
+def plan_merge(chunks: Sequence[ChunkRecord], ratio: float, form: FileFormat) -> list[Task]:
     """Cut a table into files.
 
     Args:
@@ -109,7 +172,7 @@ def plan_merge(chunks: Sequence[ChunkRecord], ratio: float, target_bytes: int) -
     tasks: list[Task] = []
     small: list[Part] = []
     for folder in sorted(partitions):
-        parts = _cut_partition(folder, partitions[folder], ratio, target_bytes)
+        parts = _cut_partition(folder, partitions[folder], ratio, form)
         if len(parts) > 1:
             tasks += [Task(index=len(tasks) + i, parts=(part,)) for i, part in enumerate(parts)]
             continue
@@ -123,11 +186,14 @@ def plan_merge(chunks: Sequence[ChunkRecord], ratio: float, target_bytes: int) -
 
 
 def _cut_partition(
-    folder: str, sections: Sequence[tuple[str, Section]], ratio: float, target_bytes: int
+    folder: str, sections: Sequence[tuple[str, Section]], ratio: float, form: FileFormat
 ) -> list[Part]:
     rows = sum(section.rows for _, section in sections)
-    expected = ratio * sum(section.num_bytes for _, section in sections)
-    num_files = min(rows, max(1, math.ceil(expected / (_TOLERANCE * target_bytes))))
+    num_bytes = sum(section.num_bytes for _, section in sections)
+    num_files = math.ceil(ratio * num_bytes / (_TOLERANCE * form.target_bytes))
+    if form.sort:
+        num_files = max(num_files, math.ceil(num_bytes / form.max_sorted_bytes))
+    num_files = min(rows, max(1, num_files))
     bounds = [rows * index // num_files for index in range(num_files + 1)]
     return [
         Part(folder=folder, number=number, slices=tuple(_slices(sections, start, stop)))
@@ -163,7 +229,7 @@ def measure_ratio(storage: Storage, chunks: Sequence[ChunkRecord], form: FileFor
 
 def _compress(rows: Sequence[pa.Table], form: FileFormat) -> int:
     sink = pa.BufferOutputStream()
-    with _open_writer(sink, form.schema, form) as writer:
+    with open_writer(sink, form.schema, form.compression) as writer:
         writer.write_table(pa.concat_tables(rows).cast(form.schema))
     return int(sink.tell())
 
@@ -177,7 +243,7 @@ class Merge(Protocol):
         tasks: Sequence[Task],
         form: FileFormat,
         on_wait: Callable[[], None],
-    ) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
+    ) -> Iterator[tuple[Task, tuple[StagedFile, ...]]]:
         """Yield each task and its files as it is done.
 
         Args:
@@ -198,9 +264,9 @@ class MergeInThreads:
         tasks: Sequence[Task],
         form: FileFormat,
         on_wait: Callable[[], None],
-    ) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
+    ) -> Iterator[tuple[Task, tuple[StagedFile, ...]]]:
         waiting = iter(tasks)
-        running: dict[Future[tuple[OutputFile, ...]], Task] = {}
+        running: dict[Future[tuple[StagedFile, ...]], Task] = {}
         pool = ThreadPoolExecutor(self.num_threads, "lastmile-merge")
         try:
             while True:
@@ -218,38 +284,27 @@ class MergeInThreads:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def run_task(storage: Storage, task: Task, form: FileFormat) -> tuple[OutputFile, ...]:
-    """Write the files of a task below the run's table folder, under names of their own."""
+def run_task(storage: Storage, task: Task, form: FileFormat) -> tuple[StagedFile, ...]:
+    """Write the files of a task, under names that no other attempt has.
+
+    Args:
+        storage: the run's folder.
+    """
     token = make_token()
-    files: list[OutputFile] = []
+    form.announce(storage, task, token)
+    files: list[StagedFile] = []
     for part in task.parts:
         groups = _row_groups(storage, part, form)
         pending = next(groups, None)
         index = 0
         while pending is not None:
-            name = name_file(part.number, index, token)
-            path = f"{part.folder}/{name}" if part.folder else name
-            rows = 0
-            with storage.create(f"{TABLE_FOLDER}/{storage.staged(path)}") as sink:
-                with _open_writer(sink, form.schema, form) as writer:
-                    while pending is not None and sink.tell() < _TOO_LARGE * form.target_bytes:
-                        writer.write_table(pending, row_group_size=pending.num_rows)
-                        rows += pending.num_rows
-                        pending = next(groups, None)
-                num_bytes = sink.tell()
-            files.append(OutputFile(path=path, rows=rows, bytes=num_bytes))
+            with form.create(storage, part.folder, name_file(part.number, index, token)) as file:
+                while pending is not None and file.tell() < _TOO_LARGE * form.target_bytes:
+                    file.write(pending)
+                    pending = next(groups, None)
+                files.append(file.finish())
             index += 1
     return tuple(files)
-
-
-def write_empty(storage: Storage, form: FileFormat) -> OutputFile:
-    """Write the only file of a table without rows; it holds the columns of the partitions too."""
-    name = name_file(0, 0, make_token())
-    with storage.create(f"{TABLE_FOLDER}/{storage.staged(name)}") as sink:
-        with _open_writer(sink, form.full_schema, form) as writer:
-            writer.write_table(form.full_schema.empty_table())
-        num_bytes = sink.tell()
-    return OutputFile(path=name, rows=0, bytes=num_bytes)
 
 
 def _row_groups(storage: Storage, part: Part, form: FileFormat) -> Iterator[pa.Table]:
@@ -258,24 +313,44 @@ def _row_groups(storage: Storage, part: Part, form: FileFormat) -> Iterator[pa.T
     num_bytes = sum(s.section.num_bytes * (s.stop - s.start) // s.section.rows for s in part.slices)
     width = max(1, num_bytes // max(1, rows))
     limit = max(1, min(_ROWS_PER_GROUP, _BYTES_PER_GROUP // width))
+    if form.sort:
+        yield from _sort(_read(storage, part, form), form.sort, limit)
+        return
     held: list[pa.Table] = []
     num_held = 0
+    for table in _read(storage, part, form):
+        held.append(table)
+        num_held += table.num_rows
+        while num_held >= limit:
+            joined = pa.concat_tables(held)
+            yield joined.slice(0, limit)
+            held, num_held = [joined.slice(limit)], num_held - limit
+    if num_held:
+        yield pa.concat_tables(held)
+
+
+def _read(storage: Storage, part: Part, form: FileFormat) -> Iterator[pa.Table]:
+    """Yield a part's rows in the order of the source, in small tables."""
     for chunk in part.slices:
         name = f"{SPOOL_FOLDER}/{chunk.file}"
         for table in read_section(storage, name, chunk.section, chunk.start, chunk.stop):
-            held.append(table)
-            num_held += table.num_rows
-            while num_held >= limit:
-                joined = _join(held, form.schema)
-                yield joined.slice(0, limit)
-                held, num_held = [joined.slice(limit)], num_held - limit
-    if num_held:
-        yield _join(held, form.schema)
+            yield table.cast(form.schema)
 
 
-def _join(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables([table.cast(schema) for table in tables])
+def _sort(tables: Iterable[pa.Table], keys: SortKeys, limit: int) -> Iterator[pa.Table]:
+    """Yield rows in order, at most `limit` at a time; holds all of them, and no copy."""
+    rows = pa.concat_tables(tables)
+    for index, field in enumerate(rows.schema):  # one column after another, which frees its parts
+        rows = rows.set_column(index, field, rows.column(index).combine_chunks())
+    order = keys.find_order(rows)
+    for start in range(0, len(order), limit):
+        yield rows.take(order.slice(start, limit))
 
 
-def _open_writer(sink: Any, schema: pa.Schema, form: FileFormat) -> pq.ParquetWriter:
-    return pq.ParquetWriter(sink, schema, compression=form.compression)
+def _name_empty() -> str:
+    return name_file(0, 0, make_token())
+
+
+def open_writer(sink: Any, schema: pa.Schema, compression: str) -> pq.ParquetWriter:
+    """Open a Parquet file to write."""
+    return pq.ParquetWriter(sink, schema, compression=compression)

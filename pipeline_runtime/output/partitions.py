@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,20 +13,49 @@ import pyarrow as pa
 from pipeline_runtime.sources.partition_names import name_folder
 
 
-def split_rows(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the folder and the rows of each partition, without the partition columns.
+class Split(Protocol):
+    """Divides the rows of a chunk into partitions; picklable."""
 
-    The rows of a partition keep their order.
+    def __call__(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield a text for each partition that no other one has, and its rows in their order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SplitByFolder:
+    """Yields the folder and the rows of each partition, without the partition columns."""
+
+    columns: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """See `Split`."""
+        columns = self.columns
+        stored = table.drop_columns(list(columns)) if columns else table
+
+        def name(row: int) -> str:
+            values = (table.column(column)[row].as_py() for column in columns)
+            return name_folder(columns, list(values))
+
+        yield from split_rows(stored, [table.column(column) for column in columns], name)
+
+
+def split_rows(
+    stored: pa.Table, keys: Sequence[pa.ChunkedArray | pa.Array], name: Callable[[int], str]
+) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the name and the rows of each partition; its rows keep their order.
+
+    Args:
+        stored: the rows, with the columns to store.
+        keys: the values that a partition's rows share.
+        name: returns the name of a row's partition.
     """
-    stored = table.drop_columns(list(columns)) if columns else table
-    if not table.num_rows:
+    if not stored.num_rows:
         return
-    if not columns:
-        yield "", stored
+    if not keys:
+        yield name(0), stored
         return
-    keys = [_encode(table.column(name)) for name in columns]
-    first, inverse = _group([codes for codes, _ in keys])
-    names = [name_folder(columns, [values[codes[row]] for codes, values in keys]) for row in first]
+    first, inverse = _group([_encode(key) for key in keys])
+    names = [name(row) for row in first]
     if len(names) == 1:
         yield names[0], stored
         return
@@ -33,19 +63,20 @@ def split_rows(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, p
     ends = np.cumsum(np.bincount(inverse))
     stored = stored.take(pa.array(order))
     start = 0
-    for name, end in zip(names, ends.tolist(), strict=True):
-        yield name, stored.slice(start, end - start)
+    for found, end in zip(names, ends.tolist(), strict=True):
+        yield found, stored.slice(start, end - start)
         start = end
 
 
-def _encode(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[Any]]:
-    """Return a code for each row and the value of each code; the last code means null."""
+def _encode(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
+    """Return a code for each row; the last code means null."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    encoded = column.combine_chunks().dictionary_encode()
-    values = encoded.dictionary.to_pylist()
-    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64), [*values, None]
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    encoded = column.dictionary_encode()
+    codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+    return codes.astype(np.int64)
 
 
 def _group(

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.feed.chunk import Chunk, StepCount
 from pipeline_runtime.hashing import Checksum
+from pipeline_runtime.iceberg.files import DataFileRecord
 from pipeline_runtime.output import names
 from pipeline_runtime.output.spool import Section, Spooled
 from pipeline_runtime.output.storage import Storage
@@ -129,10 +130,31 @@ class MergeRecord(Record):
     ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
+class StagedFile(OutputFile):
+    """One of the table's files, not yet committed.
+
+    Attributes:
+        data_file: what a commit to an Iceberg table needs; None for a file of a folder.
+    """
+
+    data_file: DataFileRecord | None = None
+
+
 class MergedRecord(Record):
     """The files that one merge task wrote."""
 
-    files: tuple[OutputFile, ...]
+    files: tuple[StagedFile, ...]
+
+
+class MergingRecord(Record):
+    """An attempt at a merge task whose files lie outside the run's folder: see `name_file`.
+
+    Attributes:
+        parts: partition and number of each of the task's files.
+    """
+
+    token: str
+    parts: tuple[tuple[str, int], ...]
 
 
 class CommitRecord(Record):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output.names import make_token
-from pipeline_runtime.output.partitions import split_rows
+from pipeline_runtime.output.partitions import Split
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.sources.stores import asking
@@ -33,7 +33,7 @@ class Section(NamedTuple):
     """The rows of one partition in a spool file.
 
     Attributes:
-        folder: the partition's folder, relative to the table.
+        folder: the partition, by its folder or by another text that is only its own.
         offset, length: bytes of the file.
         num_bytes: Arrow bytes of the rows.
     """
@@ -74,7 +74,7 @@ class Spooler:
 
     storage: Storage
     columns: tuple[str, ...]
-    partition_by: tuple[str, ...]
+    split: Split
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Store a chunk, under a name that no other attempt has, and return it without rows."""
@@ -86,19 +86,16 @@ class Spooler:
         sections: tuple[Section, ...] = ()
         if rows.num_rows:
             file = f"{header.group:06d}-{header.chunk:04d}-{make_token()}.arrows"
-            sections = write_spool(self.storage, file, rows, self.partition_by)
+            sections = write_spool(self.storage, file, rows, self.split)
         result = json.dumps(Spooled(file, sections, checksum.to_json()))
         return replace(chunk, rows=pa.table({}), result=result)
 
 
-def write_spool(
-    storage: Storage, name: str, rows: pa.Table, partition_by: tuple[str, ...]
-) -> tuple[Section, ...]:
+def write_spool(storage: Storage, name: str, rows: pa.Table, split: Split) -> tuple[Section, ...]:
     """Store rows by partition in a new spool file. Raises OutputError or StoreError."""
     sections = []
-    parts = split_rows(rows, partition_by)
     with storage.create(name) as sink:
-        for folder, part in parts:
+        for folder, part in split(rows):
             offset = sink.tell()
             with pa.ipc.new_stream(sink, part.schema, options=_OPTIONS) as writer:
                 writer.write_table(part, max_chunksize=_ROWS_PER_BATCH)

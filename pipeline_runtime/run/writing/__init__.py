@@ -8,12 +8,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from pipeline_runtime.config import DatasetExperiment
-from pipeline_runtime.output.place import open_place
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.run.consumers import Claim
 from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.writing.targets import open_target
 from pipeline_runtime.run.writing.writing_run import WritingRun, prepare_writing
-from pipeline_runtime.sources import open_location
 
 
 def check(experiment: DatasetExperiment, plan: Plan, storage_root: str) -> None:
@@ -21,9 +20,7 @@ def check(experiment: DatasetExperiment, plan: Plan, storage_root: str) -> None:
 
     A table that is there already is not looked at: a run may resume or overwrite it.
     """
-    output = experiment.spec.output
-    assert output is not None
-    open_place(open_location(output.parquet.uri, storage_root, output.parquet.s3))
+    open_target(experiment.spec, plan, storage_root)
 
 
 def prepare(

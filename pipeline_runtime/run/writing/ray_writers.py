@@ -33,10 +33,10 @@ from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.output import names
 from pipeline_runtime.output.job import ROLE, Writers
 from pipeline_runtime.output.merge import FileFormat, Task, run_task
+from pipeline_runtime.output.records import StagedFile
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan import Group, Plan
 from pipeline_runtime.run.placement import find_placement
-from pipeline_runtime.sources.output_manifest import OutputFile
 
 # The driver looks at signals and metrics this often.
 _WAIT_SECONDS = 1.0
@@ -162,7 +162,7 @@ class MergeOnRay:
         tasks: Sequence[Task],
         form: FileFormat,
         on_wait: Callable[[], None],
-    ) -> Iterator[tuple[Task, tuple[OutputFile, ...]]]:
+    ) -> Iterator[tuple[Task, tuple[StagedFile, ...]]]:
         self.on_start()
         labels = dict(self.labels) if self.labels else None
         remote: Any = ray.remote(run_task)

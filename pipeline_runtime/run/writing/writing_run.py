@@ -13,17 +13,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline_runtime import report
-from pipeline_runtime.config import DatasetExperiment, Output, run_config, run_hash
+from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
 from pipeline_runtime.errors import Interrupted, LastmileError
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.formatting import format_bytes, format_count
-from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
-from pipeline_runtime.output.merge import FileFormat
+from pipeline_runtime.output.job import Job, Progress, Stopped, Writers, open_job
 from pipeline_runtime.output.names import make_token
-from pipeline_runtime.output.place import open_place
 from pipeline_runtime.output.records import RunRecord
-from pipeline_runtime.output.spool import Spooler, spool_schema
-from pipeline_runtime.plan import Plan, build_plan
+from pipeline_runtime.output.spool import Spooler
+from pipeline_runtime.plan import build_plan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
 from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions
@@ -31,6 +29,7 @@ from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.run.summarise import build_checksum
 from pipeline_runtime.run.writing.local_writers import open_local_writers
+from pipeline_runtime.run.writing.targets import open_target
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
@@ -49,11 +48,8 @@ def prepare_writing(
     Raises ManifestError, SourceError (StoreError if a store does not answer), OutputError, or
     AlreadyComplete.
     """
-    output = experiment.spec.output
-    assert output is not None
     root = options.storage_root
     plan = build_plan(experiment, root)
-    place = open_place(open_location(output.parquet.uri, root, output.parquet.s3))
     found = run_hash(experiment)
 
     def is_mine(name: str) -> bool:
@@ -63,13 +59,9 @@ def prepare_writing(
     name = options.name_run(now, found, artifacts)
     if name == options.only_run:  # its table may be in place, or another run's by now
         check_not_complete(artifacts.join(name))
+    target = open_target(experiment.spec, plan, root)
     job = open_job(
-        Target(
-            place=place,
-            form=_format(output, plan),
-            mode=output.mode,
-            partition_by=output.partition_by or (),
-        ),
+        target,
         name,
         RunRecord(
             id=make_token(),
@@ -98,16 +90,7 @@ def prepare_writing(
         warnings=warnings,
     )
     needs_ray = options.address != "local" or plan.feed.engine == "RayData"
-    return WritingRun(basis, output.parquet.uri, job, needs_ray=needs_ray)
-
-
-def _format(output: Output, plan: Plan) -> FileFormat:
-    return FileFormat(
-        schema=spool_schema(plan.main, output.partition_by or ()),
-        full_schema=plan.main.output_schema,
-        compression=output.parquet.compression.lower(),
-        target_bytes=output.parquet.target_file_size_bytes,
-    )
+    return WritingRun(basis, job, needs_ray=needs_ray)
 
 
 class WritingRun:
@@ -116,10 +99,9 @@ class WritingRun:
     stopping = "stopping; what is written is kept (Ctrl-C again: at once)"
     report_files = ()
 
-    def __init__(self, basis: RunBasis, uri: str, job: Job, *, needs_ray: bool) -> None:
+    def __init__(self, basis: RunBasis, job: Job, *, needs_ray: bool) -> None:
         self.basis = basis
         self.num_trainers = 0 if needs_ray else None
-        self._uri = uri
         self._job = job
         self._began = self._ended = time.monotonic()
 
@@ -139,7 +121,7 @@ class WritingRun:
         yield (
             f"{self.basis.experiment.metadata.name}: run {self.basis.run_hash}, "
             f"{pruning.rows_read:,} rows in {pruning.row_groups_read} row groups of "
-            f"{pruning.files_read} files, to {self._uri}"
+            f"{pruning.files_read} files, to {self._job.target.name}"
         )
         if not self._job.is_new:
             yield f"resuming: attempt {self.basis.attempt}"
@@ -167,7 +149,7 @@ class WritingRun:
         spooler = Spooler(
             storage=job.spool,
             columns=tuple(plan.main.output_schema.names),
-            partition_by=job.target.partition_by,
+            split=job.target.split,
         )
         chunk_rows = job.record.chunk_rows
         stream = Stream(plan=plan.main, chunk_rows=chunk_rows, finish=spooler)
@@ -213,11 +195,11 @@ class WritingRun:
         read, before = progress.rows_read
         seconds = max(1e-9, self._ended - self._began)
         written = report.Written(
-            uri=self._uri,
+            uri=self._job.target.name,
             rows=progress.rows,
             files=progress.files,
             bytes=progress.num_bytes,
-            partition_by=job.target.partition_by,
+            partition_by=self.basis.experiment.spec.output.partition_by or (),
         )
         sections: dict[str, Any] = {
             "output": written,

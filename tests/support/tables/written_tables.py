@@ -15,16 +15,18 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.work import read_group
+from pipeline_runtime.output.folder import Folder, name_types
 from pipeline_runtime.output.job import Job, Progress, Target, Writers, open_job
 from pipeline_runtime.output.merge import FileFormat, MergeInThreads
 from pipeline_runtime.output.names import make_token
+from pipeline_runtime.output.partitions import SplitByFolder
 from pipeline_runtime.output.place import Mode, Place, open_place
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler, spool_schema
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan import Group, StreamPlan, plan_groups
 from pipeline_runtime.sources import open_location
-from pipeline_runtime.sources.output_manifest import OutputManifest
+from pipeline_runtime.sources.output_manifest import OutputManifest, read_output_manifest
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,19 @@ class Written:
     def open(self, *, resume: bool = False) -> Job:
         stream = self.stream
         target = Target(
-            place=self.place(),
+            name=self.uri,
+            destination=Folder(
+                place=self.place(),
+                mode=self.mode,
+                partition_by=name_types(stream.output_schema, self.partition_by),
+            ),
             form=FileFormat(
                 schema=spool_schema(stream, self.partition_by),
                 full_schema=stream.output_schema,
                 compression="zstd",
                 target_bytes=self.target_bytes,
             ),
-            mode=self.mode,
-            partition_by=self.partition_by,
+            split=SplitByFolder(self.partition_by),
         )
         record = RunRecord(
             id=make_token(),
@@ -102,13 +108,16 @@ class Written:
         spooler = Spooler(
             storage=job.spool,
             columns=tuple(stream.output_schema.names),
-            partition_by=self.partition_by,
+            split=job.target.split,
         )
         feed = InlineFeed(stream, self.chunk_rows, spooler)
         if seen is not None:
             seen.append(job.progress)
         writers = Writers(feed=feed, merge=MergeInThreads(1))
-        return job.write(lambda: nullcontext(writers), groups, lambda progress: None)
+        job.write(lambda: nullcontext(writers), groups, lambda progress: None)
+        manifest = read_output_manifest(self.place().table.location)
+        assert manifest is not None
+        return manifest
 
 
 class Killed(BaseException):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from property_tests import examples
 
 from pipeline_runtime.errors import OutputRefused
-from pipeline_runtime.output.partitions import split_rows
+from pipeline_runtime.output.partitions import SplitByFolder
 from pipeline_runtime.sources.partition_names import (
     NULL_NAME,
     find_name_fault,
@@ -102,7 +102,7 @@ def test_rows_are_split_once_each_and_in_order(keys: list[tuple[Any, Any]], enco
             "b": pa.array([flag for _, flag in keys], pa.bool_()),
         }
     )
-    found = {folder: part["id"].to_pylist() for folder, part in split_rows(table, ["t", "b"])}
+    found = {folder: part["id"].to_pylist() for folder, part in SplitByFolder(("t", "b"))(table)}
     expected: dict[str, list[int]] = {}
     for index, key in enumerate(keys):
         expected.setdefault(name_folder(["t", "b"], key), []).append(index)
@@ -111,5 +111,5 @@ def test_rows_are_split_once_each_and_in_order(keys: list[tuple[Any, Any]], enco
 
 def test_rows_of_a_table_without_partitions_stay_together() -> None:
     table = pa.table({"id": [3, 1, 2]})
-    assert list(split_rows(table, [])) == [("", table)]
-    assert list(split_rows(table.slice(0, 0), [])) == []
+    assert list(SplitByFolder(())(table)) == [("", table)]
+    assert list(SplitByFolder(())(table.slice(0, 0))) == []

@@ -193,7 +193,7 @@ def test_staged_files_of_a_store_match_no_pattern_for_parquet(
     stream = plan_table(tmp_path / "in.parquet", NUMBERS)
     with store_in_memory():
         settings = Written(stream=stream, uri="away://lake/out")
-        monkeypatch.setattr("pipeline_runtime.output.job.commit", lambda *_: 1 / 0)
+        monkeypatch.setattr("pipeline_runtime.output.folder.commit", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             settings.write()
         names = settings.place().staging.sizes()
