@@ -23,6 +23,8 @@ from pipeline_runtime.config import (
     EnvVar,
     Evaluation,
     ExperimentSpec,
+    IcebergTarget,
+    Output,
     ParquetSource,
     Resources,
     S3Options,
@@ -253,6 +255,15 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         *consumer_rules(ExperimentSpec),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],
+    Output: [_exactly_one("Output.rules", "parquet", "iceberg")],
+    IcebergTarget: [
+        Rule(
+            mirrors="IcebergTarget.rules",
+            rule="has(self.bucketBy) == has(self.buckets)",
+            message="must come together with buckets; add the other one",
+            field="bucketBy",
+        ),
+    ],
     ParquetSource: [_exactly_one("ParquetSource.rules", "uri", "uris")],
     S3Options: [
         Rule(

@@ -16,6 +16,7 @@ from pipeline_runtime.config import (
     Evaluation,
     ExperimentSpec,
     ExperimentStatus,
+    IcebergTarget,
     ObjectReference,
     ParquetTarget,
     ScalingRules,
@@ -185,7 +186,14 @@ LIST_KEYS: Mapping[tuple[type[SpecModel], str], Sequence[str]] = {
 }
 # Mappings that are one value: the client that applies one owns all of it; two are never merged.
 ATOMIC_MAPS = frozenset(
-    {*SourceChoice.source_models().values(), ParquetTarget, Evaluation, EnvSource, ObjectReference}
+    {
+        *SourceChoice.source_models().values(),
+        ParquetTarget,
+        IcebergTarget,
+        Evaluation,
+        EnvSource,
+        ObjectReference,
+    }
 ) | {OptionalReference, KeyReference, FieldReference, ResourceFieldReference}
 
 # A column shows one field, so Desired is a column beside Workers.

@@ -60,7 +60,7 @@ from pipeline_runtime.config.identity.run_hash import (
     seed_group,
     upgrade_config,
 )
-from pipeline_runtime.config.output import Output, ParquetTarget
+from pipeline_runtime.config.output import IcebergTarget, Output, ParquetTarget
 from pipeline_runtime.config.pods.pod_template import (
     RAY_CONTAINER,
     check_template_security,
@@ -116,6 +116,7 @@ __all__ = [
     "ExperimentStatus",
     "Head",
     "IcebergSource",
+    "IcebergTarget",
     "LoadedManifest",
     "ManifestError",
     "Metadata",

@@ -37,7 +37,7 @@ from pipeline_runtime.config.cluster import (
 )
 from pipeline_runtime.config.dataset import Catalog, Dataset, IcebergSource
 from pipeline_runtime.config.experiment_status import ExperimentStatus
-from pipeline_runtime.config.output import Output
+from pipeline_runtime.config.output import IcebergTarget, Output
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import Artifacts, Training
 
@@ -189,12 +189,12 @@ class ExperimentSpec(SpecModel):
 
     @property
     def used_catalogs(self) -> tuple[Catalog, ...]:
-        """The catalogs of the table and the side tables."""
-        used = {source.catalog for _, source in self._find_iceberg()}
+        """The catalogs of the table, the side tables and the output."""
+        used = {table.catalog for _, table in self._find_iceberg()}
         return tuple(catalog for catalog in self.catalogs if catalog.name in used)
 
-    def _find_iceberg(self) -> Iterator[tuple[str, IcebergSource]]:
-        """Yield the path and source of each Iceberg table."""
+    def _find_iceberg(self) -> Iterator[tuple[str, IcebergSource | IcebergTarget]]:
+        """Yield the path and the section of each Iceberg table."""
         if self.dataset.iceberg:
             yield "dataset.iceberg", self.dataset.iceberg
         for index, step in enumerate(self.pipeline):
@@ -202,15 +202,17 @@ class ExperimentSpec(SpecModel):
                 side_table = config.find_side_table()
                 if side_table and side_table.iceberg:
                     yield f"pipeline[{index}].{config.kind()}.iceberg", side_table.iceberg
+        if self.output and self.output.iceberg:
+            yield "output.iceberg", self.output.iceberg
 
     def _check_catalogs(self) -> Iterator[tuple[str, str]]:
         names = [catalog.name for catalog in self.catalogs]
-        for path, source in self._find_iceberg():
-            if source.catalog not in names:
+        for path, table in self._find_iceberg():
+            if table.catalog not in names:
                 yield (
                     f"{path}.catalog",
                     "must be the name of a catalog in spec.catalogs, got "
-                    f"{str(source.catalog)[:80]!r}; add it there",
+                    f"{str(table.catalog)[:80]!r}; add it there",
                 )
 
     def _check_deadlines(self) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputError, OutputRefused
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -157,7 +157,12 @@ class _Attempts:
         if found is not None and (snapshot := find_commit(found, self.key.token)):
             return self._land(snapshot)
         before()
-        transaction = self.stage(found)
+        try:
+            transaction = self.stage(found)
+        except OutputRefused as error:
+            if self.unknown:
+                raise self._give_up(str(error), self.num_silent, error) from error
+            raise
         try:
             self._send(transaction)
         except (CommitFailedException, TableAlreadyExistsError, TooManyRequestsError) as error:

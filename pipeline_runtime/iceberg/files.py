@@ -11,13 +11,15 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+from pipeline_runtime.bucketing import NO_BUCKET, bucket
 
 if TYPE_CHECKING:  # heavy, and only needed by runs that write Iceberg tables
     from pyiceberg.io import FileIO
@@ -65,22 +67,26 @@ class DataFileRecord(BaseModel):
     split_offsets: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SortKeys:
-    """The order of the rows in a file.
+class SortKey(NamedTuple):
+    """A column that orders the rows of a file."""
 
-    Attributes:
-        columns: names and directions.
-        nulls: place of nulls, the same for all columns.
-    """
+    column: str
+    is_ascending: bool
+    is_null_first: bool
 
-    columns: tuple[tuple[str, Literal["ascending", "descending"]], ...]
-    nulls: Literal["at_start", "at_end"]
 
-    def find_order(self, rows: pa.Table) -> pa.Array:
-        """Return the rows' numbers in this order; equal rows keep theirs."""
-        keys = rows.select([name for name, _ in self.columns])
-        return pc.sort_indices(keys, sort_keys=list(self.columns), null_placement=self.nulls)
+def find_order(rows: pa.Table, keys: Sequence[SortKey]) -> pa.Array:
+    """Return the numbers of the rows in the order of the keys; equal rows keep theirs."""
+    columns: dict[str, pa.ChunkedArray] = {}
+    order: list[tuple[str, str]] = []
+    for index, key in enumerate(keys):
+        column = rows.column(key.column)
+        if column.null_count:  # Arrow before 25 has one place for the nulls of all columns
+            columns[f"{index} nulls"] = column.is_valid()
+            order.append((f"{index} nulls", "ascending" if key.is_null_first else "descending"))
+        columns[str(index)] = column
+        order.append((str(index), "ascending" if key.is_ascending else "descending"))
+    return pc.sort_indices(pa.table(columns), sort_keys=order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,38 +133,42 @@ class TableLayout:
             io=io,
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the columns, partitions and order, as a table's metadata has them."""
+        parts = {"schema": self.schema, "spec": self.spec, "order": self.sort_order}
+        return {name: part.model_dump(mode="json", by_alias=True) for name, part in parts.items()}
+
     def build_arrow_schema(self) -> pa.Schema:
         """Return the Arrow types of the files' columns, with field ids in their metadata."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         return schema_to_pyarrow(self.schema, include_field_ids=True)
 
-    def find_sort(self) -> SortKeys | None:
-        """Return the order that the files' rows can be put in; None if they need none.
+    def find_sort(self) -> tuple[SortKey, ...]:
+        """Return the order that the rows of a file can be put in; none if they need none.
 
-        An order by a transform, by floats (Arrow has NaN elsewhere) or with nulls in both places
-        is none: such files are recorded as unsorted.
+        An order by a transform, by parts of structs, or by floats, of which Arrow sorts NaN
+        elsewhere, is none: such files are recorded as unsorted.
         """
         from pyiceberg.table.sorting import NullOrder, SortDirection
         from pyiceberg.transforms import IdentityTransform
-        from pyiceberg.types import DoubleType, FloatType, PrimitiveType
+        from pyiceberg.types import DoubleType, FloatType
 
-        columns: list[tuple[str, Literal["ascending", "descending"]]] = []
+        keys = []
         for field in self.sort_order.fields:
             source = self.schema.find_field(field.source_id)
-            name = self.schema.find_column_name(field.source_id) or ""
-            is_plain = isinstance(field.transform, IdentityTransform) and name == source.name
-            kind = source.field_type
-            if not is_plain or not isinstance(kind, PrimitiveType):
-                return None
-            if isinstance(kind, FloatType | DoubleType):
-                return None
-            is_up = field.direction == SortDirection.ASC
-            columns.append((name, "ascending" if is_up else "descending"))
-        places = {field.null_order for field in self.sort_order.fields}
-        if len(places) != 1:
-            return None
-        return SortKeys(tuple(columns), "at_start" if NullOrder.NULLS_FIRST in places else "at_end")
+            is_column = self.schema.find_column_name(field.source_id) == source.name
+            is_plain = isinstance(field.transform, IdentityTransform) and is_column
+            if not is_plain or isinstance(source.field_type, FloatType | DoubleType):
+                return ()
+            keys.append(
+                SortKey(
+                    column=source.name,
+                    is_ascending=field.direction == SortDirection.ASC,
+                    is_null_first=field.null_order == NullOrder.NULLS_FIRST,
+                )
+            )
+        return tuple(keys)
 
     def partition_columns(self, rows: pa.Table) -> list[pa.Array]:
         """Return the value of each partition field in every row.
@@ -169,8 +179,13 @@ class TableLayout:
         return [self._transform(field, rows) for field in self.spec.fields]
 
     def _transform(self, field: PartitionField, rows: pa.Table) -> pa.Array:
+        from pyiceberg.transforms import BucketTransform
+
         source = self.schema.find_field(field.source_id)
         column = rows.column(source.name).combine_chunks()
+        if isinstance(field.transform, BucketTransform):
+            buckets = bucket(column, field.transform.num_buckets)
+            return pa.array(buckets, mask=buckets == NO_BUCKET)
         kind = column.type
         if pa.types.is_large_string(kind):  # pyiceberg-core takes plain ones only
             column = column.cast(pa.string())

@@ -84,6 +84,9 @@ class Destination(Protocol):
         """Remove what a committed run replaced and staged."""
         ...
 
-    def abandon(self, run: str) -> None:
-        """Remove all files of a run that is not continued; a table that it committed stays."""
+    def abandon(self, run: str) -> bool:
+        """Remove all files of a run that is not continued; a table that it committed stays.
+
+        Returns False, and removes nothing, while its commit may yet be carried out.
+        """
         ...

@@ -80,8 +80,9 @@ class Folder:
         if manifest is not None and manifest.run == run:
             clean_up(self.place, manifest)
 
-    def abandon(self, run: str) -> None:
+    def abandon(self, run: str) -> bool:
         abandon(self.place, run)
+        return True
 
     def _read(self) -> OutputManifest | None:
         return read_output_manifest(self.place.table.location)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
 from pipeline_runtime.feed.base import FeedSource, Waited, WorkerUsage
@@ -63,12 +63,14 @@ class Target:
     Attributes:
         name: the table's name for people: a URI, or the name of a table.
         split: divides each chunk's rows into partitions.
+        layout: see `RunRecord`.
     """
 
     name: str
     destination: Destination
     form: FileFormat
     split: Split
+    layout: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,6 +144,7 @@ class Job:
         is_new: whether this is the first attempt.
         is_staged: whether the run has staged files; else its table is in place.
         committed: the table in place, once the job is finished.
+        given_up: earlier runs whose commit may be carried out until this one's is.
     """
 
     target: Target
@@ -154,6 +157,7 @@ class Job:
     progress: Progress = field(default_factory=Progress)
     warnings: list[str] = field(default_factory=list)
     committed: Committed | None = None
+    given_up: tuple[str, ...] = ()
 
     @property
     def staged(self) -> Storage:
@@ -207,6 +211,8 @@ class Job:
             )
         try:
             destination.clean_up(self.run)
+            for run in self.given_up:
+                destination.abandon(run)
         except (OutputError, StoreError) as error:
             self.warnings.append(f"the table is in place, but staged files are left: {error}")
         self.progress.phase = "Committed"
@@ -331,10 +337,11 @@ def open_job(
     staged = [name for name in destination.list_runs() if is_mine(name)]
     if not resume:
         claim(run)
-        for name in staged:
-            destination.abandon(name)
+        left = tuple(name for name in staged if not destination.abandon(name))
         destination.check()
-        return _begin(target, run, record)
+        job = _begin(target, run, record)
+        job.given_up = left
+        return job
     for name in staged:
         stored = read_record(destination.stage(name), names.RUN_FILE, RunRecord)
         if stored is not None and stored.run_config == record.run_config:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline_runtime.errors import OutputRefused
-from pipeline_runtime.iceberg.files import SortKeys
+from pipeline_runtime.iceberg.files import SortKey, find_order
 from pipeline_runtime.output.names import SPOOL_FOLDER, TABLE_FOLDER, make_token, name_file
 from pipeline_runtime.output.records import ChunkRecord, StagedFile
 from pipeline_runtime.output.spool import Section, read_section
@@ -53,7 +53,7 @@ class FileFormat:
         full_schema: all columns.
         compression: a codec of Parquet, as pyarrow names it.
         target_bytes: size that files approach.
-        sort: order of the rows in a file; None keeps that of the source.
+        sort: order of the rows in a file; without keys, that of the source.
         max_sorted_bytes: Arrow bytes of a file that is sorted, all of which one task holds.
     """
 
@@ -61,7 +61,7 @@ class FileFormat:
     full_schema: pa.Schema
     compression: str
     target_bytes: int
-    sort: SortKeys | None = None
+    sort: tuple[SortKey, ...] = ()
     max_sorted_bytes: int = MAX_SORTED_BYTES
 
     def announce(self, storage: Storage, task: Task, token: str) -> None:
@@ -337,12 +337,12 @@ def _read(storage: Storage, part: Part, form: FileFormat) -> Iterator[pa.Table]:
             yield table.cast(form.schema)
 
 
-def _sort(tables: Iterable[pa.Table], keys: SortKeys, limit: int) -> Iterator[pa.Table]:
+def _sort(tables: Iterable[pa.Table], keys: Sequence[SortKey], limit: int) -> Iterator[pa.Table]:
     """Yield rows in order, at most `limit` at a time; holds all of them, and no copy."""
     rows = pa.concat_tables(tables)
     for index, field in enumerate(rows.schema):  # one column after another, which frees its parts
         rows = rows.set_column(index, field, rows.column(index).combine_chunks())
-    order = keys.find_order(rows)
+    order = find_order(rows, keys)
     for start in range(0, len(order), limit):
         yield rows.take(order.slice(start, limit))
 

@@ -76,7 +76,7 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
         column = column.combine_chunks()
     encoded = column.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy(zero_copy_only=False)
-    return codes.astype(np.int64)
+    return np.asarray(codes, dtype=np.int64)
 
 
 def _group(

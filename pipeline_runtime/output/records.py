@@ -42,13 +42,18 @@ class Record(BaseModel):
 
 
 class RunRecord(Record):
-    """The run and the id of its table; every attempt has an equal one."""
+    """The run and the id of its table; every attempt has an equal one.
+
+    Attributes:
+        layout: columns, partitions and order of an Iceberg table, whose files depend on them.
+    """
 
     id: str
     run_hash: str
     run_config: dict[str, Any]
     data_digest: str
     chunk_rows: Annotated[int, Field(alias="pieceRows")]
+    layout: dict[str, Any] = Field(default_factory=dict)
 
 
 class ClaimRecord(Record):
@@ -222,4 +227,9 @@ def check_same_run(stored: RunRecord, now: RunRecord, uri: str) -> None:
             f"{stored.data_digest}), but differ ({now.data_digest}): files were added, removed or "
             "rewritten. Undo that, start anew without --resume, or apply the experiment under "
             "another name"
+        )
+    if stored.layout != now.layout:
+        raise OutputRefused(
+            f"{uri}: the table's columns, partitions and order must be those of the first attempt, "
+            "but were changed. Start anew without --resume"
         )

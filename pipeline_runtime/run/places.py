@@ -55,7 +55,7 @@ def _find_problems(
             message = f"must not hold the artifacts of the runs ({mine.uri}), but is {uri!r}"
             advice = "their files would be rows. Set spec.artifacts.uri to another folder"
             yield Problem(path=path, message=f"{message}: {advice}")
-    if spec.output is None:
+    if spec.output is None or spec.output.parquet is None:
         return
     target = spec.output.parquet
     table = open_location(target.uri, root, target.s3)

@@ -268,10 +268,12 @@ def _measure(run: ListedRun, rule: CleaningRule) -> Deletion | None:
 def _find_staging(run: ListedRun) -> Iterator[Location]:
     """Yield the folders in which the run staged a table: beside it, or below it on a store.
 
+    A run that wrote an Iceberg table staged its files in its own folder.
+
     Only a summary on this machine is believed: whoever may write to a store chooses those there.
     """
     written = run.summary.output if run.summary else None
-    if written is None or not _is_local(run.folders[0]):
+    if written is None or written.catalog or not _is_local(run.folders[0]):
         return
     table = open_location(written.uri.rstrip("/"))
     yield table.join(STAGING_FOLDER, run.name)

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.config import ExperimentSpec, Output
+from pipeline_runtime.config import ExperimentSpec, IcebergTarget, Output
 from pipeline_runtime.errors import ManifestError, Problem
+from pipeline_runtime.iceberg.schemas import WantedTable, find_faults, find_writable
 from pipeline_runtime.plan.consumers.base import TakesInOrder
 from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
@@ -49,6 +50,8 @@ class OutputConsumer(TakesInOrder):
         partition_by = self.partition_by
         wanted = self.output.columns or tuple(public_schema(schema).names)
         columns = tuple(dict.fromkeys([*wanted, *partition_by]))
+        if self.output.iceberg is not None:
+            return _check_iceberg(self.output, self.output.iceberg, columns, schema)
         fields = dict.fromkeys(columns, "columns") | dict.fromkeys(partition_by, "partitionBy")
         problems = [
             _problem(fields[name], unknown_column(name, schema.names, "the pipeline's output"))
@@ -86,6 +89,8 @@ class OutputConsumer(TakesInOrder):
         yield (
             f"Then: a table of {len(plan.batch_columns)} columns{folders}, rows in the order of "
             f"the source within each folder, to {self.output.parquet.uri} ({self.output.mode})"
+            if self.output.parquet
+            else _describe_iceberg(self.output, plan)
         )
         yield f"Feed: {plan.feed.engine} ({plan.feed.reason})"
 
@@ -102,6 +107,68 @@ class OutputConsumer(TakesInOrder):
 def open_consumer(spec: ExperimentSpec) -> OutputConsumer:
     """Return the consumer of a manifest with `output`."""
     return OutputConsumer(spec=spec)
+
+
+def want_table(output: Output, target: IcebergTarget, schema: pa.Schema) -> WantedTable:
+    """Return the Iceberg table that a manifest asks for.
+
+    Args:
+        schema: the table's columns, as the pipeline has them; each has a type that is writable.
+    """
+    return WantedTable(
+        schema=pa.schema([(f.name, find_writable(f.type)) for f in schema]),
+        partition_by=output.partition_by or (),
+        bucket_by=target.bucket_by,
+        num_buckets=target.buckets or 0,
+        sort_by=target.sort_by or (),
+    )
+
+
+def _check_iceberg(
+    output: Output, target: IcebergTarget, columns: tuple[str, ...], schema: pa.Schema
+) -> tuple[str, ...]:
+    """Return the columns of an Iceberg table. Raises ManifestError."""
+    fields = dict.fromkeys(columns, "columns") | dict.fromkeys(
+        output.partition_by or (), "partitionBy"
+    )
+    problems = [
+        _problem(fields[name], unknown_column(name, schema.names, "the pipeline's output"))
+        for name in columns
+        if name not in schema.names
+    ]
+    layout = [("bucketBy", target.bucket_by)] if target.bucket_by else []
+    layout += [("sortBy", name) for name in target.sort_by or ()]
+    problems += [
+        _problem(f"iceberg.{field}", unknown_column(name, columns, "the table's columns"))
+        for field, name in layout
+        if name not in columns
+    ]
+    if not problems:
+        for name in columns:
+            try:
+                find_writable(schema.field(name).type)
+            except TypeError as error:
+                problems.append(_problem("columns", f"column {name!r} {error}"))
+    if not problems:
+        wanted = want_table(output, target, pa.schema([schema.field(name) for name in columns]))
+        problems = [_problem(*fault) for fault in find_faults(wanted)]
+    if problems:
+        raise ManifestError(problems)
+    return columns
+
+
+def _describe_iceberg(output: Output, plan: Plan) -> str:
+    target = output.iceberg
+    assert target is not None
+    parts = [*(output.partition_by or ())]
+    if target.bucket_by:
+        parts.append(f"{target.buckets} buckets of {target.bucket_by}")
+    by = f", partitioned by {', '.join(parts)}" if parts else ""
+    order = f", files sorted by {', '.join(target.sort_by)}" if target.sort_by else ""
+    return (
+        f"Then: an Iceberg table of {len(plan.batch_columns)} columns{by}{order}, to "
+        f"{target.table} of catalog {target.catalog} ({output.mode})"
+    )
 
 
 def _problem(field: str, message: str) -> Problem:

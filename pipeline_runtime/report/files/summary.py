@@ -249,12 +249,19 @@ class Training(SummaryModel):
 class Written(SummaryModel):
     """The table that a run wrote, with `output` in the manifest."""
 
-    uri: str = Field(description="Folder of the table.")
+    uri: str = Field(description="Folder of the table, or the name of an Iceberg table.")
     rows: Count = Field(default=0, description="Rows of the table; those so far if it failed.")
     files: Count = Field(default=0, description="Files of the table, or those so far.")
     bytes: Count = Field(default=0, description="Bytes of these files.")
     partition_by: tuple[str, ...] = Field(
         default=(), description="Columns whose values are names of folders."
+    )
+    catalog: str | None = Field(default=None, description="Catalog of an Iceberg table.")
+    snapshot_id: str | None = Field(
+        default=None, description="Snapshot of an Iceberg table that holds the rows."
+    )
+    replaced: str | None = Field(
+        default=None, description="Rows and files of an Iceberg table that these rows replaced."
     )
 
 

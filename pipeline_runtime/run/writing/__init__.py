@@ -20,7 +20,7 @@ def check(experiment: DatasetExperiment, plan: Plan, storage_root: str) -> None:
 
     A table that is there already is not looked at: a run may resume or overwrite it.
     """
-    open_target(experiment.spec, plan, storage_root)
+    open_target(experiment, plan, storage_root)
 
 
 def prepare(

@@ -59,7 +59,7 @@ def prepare_writing(
     name = options.name_run(now, found, artifacts)
     if name == options.only_run:  # its table may be in place, or another run's by now
         check_not_complete(artifacts.join(name))
-    target = open_target(experiment.spec, plan, root)
+    target = open_target(experiment, plan, root)
     job = open_job(
         target,
         name,
@@ -69,6 +69,7 @@ def prepare_writing(
             run_config=run_config(experiment),
             data_digest=digest_units(plan.main),
             chunk_rows=plan.main.chunk_rows,
+            layout=target.layout,
         ),
         is_mine=is_mine,
         resume=options.resume,
@@ -194,12 +195,17 @@ class WritingRun:
         job, progress = self._job, self._job.progress
         read, before = progress.rows_read
         seconds = max(1e-9, self._ended - self._began)
+        output = self.basis.experiment.spec.output
+        assert output is not None
         written = report.Written(
-            uri=self._job.target.name,
+            uri=job.target.name,
             rows=progress.rows,
             files=progress.files,
             bytes=progress.num_bytes,
-            partition_by=self.basis.experiment.spec.output.partition_by or (),
+            partition_by=output.partition_by or (),
+            catalog=output.iceberg.catalog if output.iceberg else None,
+            snapshot_id=job.committed.snapshot_id or None if job.committed else None,
+            replaced=job.committed.replaced or None if job.committed else None,
         )
         sections: dict[str, Any] = {
             "output": written,

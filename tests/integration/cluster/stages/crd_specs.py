@@ -24,6 +24,7 @@ from pipeline_runtime.config import (
     decimals,
     experiment,
     experiment_status,
+    output,
     quantities,
     steps,
     training,
@@ -138,6 +139,7 @@ CHOICES: Mapping[type[SpecModel], Sequence[str]] = {
     dataset.SourceChoice: ["parquet", "iceberg"],
     dataset.ParquetSource: ["uri", "uris"],
     steps.Step: steps.list_kinds(),
+    output.Output: ["parquet", "iceberg"],
     training.Evaluation: ["where", "holdoutPercent"],
     cluster.EnvSource: ["secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef"],
     cluster.EnvFromSource: ["secretRef", "configMapRef"],
@@ -304,6 +306,12 @@ def _repair_iceberg(given: Document) -> None:
         del given[name]
 
 
+def _repair_iceberg_target(given: Document) -> None:
+    if ("bucketBy" in given) != ("buckets" in given):
+        given.pop("bucketBy", None)
+        given.pop("buckets", None)
+
+
 def _repair_spec(given: Document) -> None:
     if "output" in given:
         given.pop("training", None)
@@ -318,6 +326,7 @@ def _repair_spec(given: Document) -> None:
     if "activeDeadlineSeconds" in given:
         given.pop("preRunningDeadlineSeconds", None)
     sources = [given["dataset"], *(step.get(kind, {}) for step in steps_ for kind in _JOINS)]
+    sources.append(given.get("output", {}))
     used = {source["iceberg"]["catalog"] for source in sources if "iceberg" in source}
     known = {catalog["name"] for catalog in given.get("catalogs", [])}
     if missing := sorted(used - known):
@@ -342,6 +351,7 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     cluster.Resources: _repair_resources,
     cluster.EnvVar: _repair_env,
     experiment.ExperimentSpec: _repair_spec,
+    output.IcebergTarget: _repair_iceberg_target,
     experiment_status.ExperimentStatus: _repair_status,
 }
 

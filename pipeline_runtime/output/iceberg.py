@@ -1,0 +1,420 @@
+"""An Iceberg table as the destination of an output.
+
+Runs are staged in the folder of the run among the artifacts. Data files are written to the table's
+own folder, under names that no other attempt has, and a file belongs to the table once a snapshot
+names it. A new table is created by the same commit as its rows.
+
+Files that no record names cannot be listed cheaply in a table of many files, so each attempt at a
+merge task records the names of its files before it writes them (`MergingRecord`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pipeline_runtime.config import Catalog as CatalogModel
+from pipeline_runtime.errors import OutputRefused
+from pipeline_runtime.iceberg.catalogs import ask_catalog, asking_catalog, describe, open_catalog
+from pipeline_runtime.iceberg.commits import (
+    RUN_PROPERTY,
+    TOKEN_PROPERTY,
+    CommitKey,
+    commit_change,
+    find_commit,
+    load_or_none,
+    read_summary,
+    remove_files,
+)
+from pipeline_runtime.iceberg.files import DataFileWriter, TableLayout, writing_file
+from pipeline_runtime.iceberg.schemas import (
+    WantedTable,
+    build_order,
+    build_spec,
+    convert_schema,
+    find_differences,
+)
+from pipeline_runtime.output import names
+from pipeline_runtime.output.destination import Committed
+from pipeline_runtime.output.merge import FileFormat, NewFile, Task
+from pipeline_runtime.output.partitions import split_rows
+from pipeline_runtime.output.place import Mode
+from pipeline_runtime.output.records import (
+    MergedRecord,
+    MergingRecord,
+    Record,
+    RunRecord,
+    StagedFile,
+    read_record,
+    read_records,
+    write_record,
+)
+from pipeline_runtime.output.storage import Storage, storing
+from pipeline_runtime.sources import Location
+from pipeline_runtime.sources.stores import list_folder
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import CreateTableTransaction, Table, Transaction
+    from pyiceberg.table.snapshots import Snapshot
+
+_RUN_HASH_PROPERTY = "lastmile.run-hash"
+
+
+class HeadRecord(Record):
+    """An attempt at a commit: the snapshot that it replaces; None if the table had none."""
+
+    snapshot_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitByPartition:
+    """Divides rows into the partitions of a table; see `partitions.Split`."""
+
+    layout: TableLayout
+
+    def __call__(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the name and the rows of each partition, in the types of the table's columns."""
+        layout = self.layout
+        rows = _cast(table, layout.build_arrow_schema())
+        columns = layout.partition_columns(rows)
+
+        def name(row: int) -> str:
+            return layout.name_partition(layout.partition_values(columns, row))
+
+        yield from split_rows(rows, columns, name)
+
+
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = []
+    for field in schema:
+        try:
+            columns.append(table.column(field.name).cast(field.type))
+        except pa.ArrowInvalid as error:
+            raise OutputRefused(
+                f"spec.output: column {field.name!r}: must hold values that the table's type "
+                f"{field.type} can hold, but: {error}. Cast it in a step"
+            ) from error
+    return pa.table(columns, schema=schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergFormat(FileFormat):
+    """Writes data files into a table's folder; see `merge.FileFormat`."""
+
+    layout: TableLayout
+
+    def announce(self, storage: Storage, task: Task, token: str) -> None:
+        """Record an attempt at a task, since its files lie where no one can look for them."""
+        parts = tuple((part.folder, part.number) for part in task.parts)
+        name = f"{names.MERGING_FOLDER}/{token}.json"
+        write_record(storage, name, MergingRecord(token=token, parts=parts))
+
+    @contextmanager
+    def create(self, storage: Storage, folder: str, name: str) -> Iterator[NewFile]:
+        """Open a new data file of a partition."""
+        path = self.locate(folder, name)
+        with storing(path), writing_file(self.layout, path, self.compression) as writer:
+            yield _IcebergFile(writer, is_sorted=bool(self.sort))
+
+    def write_empty(self, storage: Storage) -> tuple[StagedFile, ...]:
+        """Write nothing: the columns of a table without rows are in its metadata."""
+        return ()
+
+    def locate(self, partition: str, name: str) -> str:
+        """Return the URI of a file; it is unique where folders are not those of partitions too."""
+        digest = hashlib.blake2b(partition.encode(), digest_size=4).hexdigest()
+        return self.layout.locate(partition, f"{digest}-{name}")
+
+
+@dataclass(frozen=True, slots=True)
+class _IcebergFile:
+    """A data file that is being written; see `merge.NewFile`."""
+
+    writer: DataFileWriter
+    is_sorted: bool
+
+    def tell(self) -> int:
+        return self.writer.tell()
+
+    def write(self, rows: pa.Table) -> None:
+        self.writer.write(rows)
+
+    def finish(self) -> StagedFile:
+        record = self.writer.finish(is_sorted=self.is_sorted)
+        return StagedFile(
+            path=record.path, rows=record.num_rows, bytes=record.num_bytes, data_file=record
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IcebergTable:
+    """A table of a catalog; see `destination.Destination`.
+
+    Attributes:
+        name: the table, with its namespace.
+        artifacts: folder of the experiment's runs.
+        form: writes the table's files; its layout is the table's.
+    """
+
+    catalog: Catalog
+    name: str
+    wanted: WantedTable
+    mode: Mode
+    artifacts: Location
+    form: IcebergFormat
+
+    def list_runs(self) -> list[str]:
+        infos = list_folder(self.artifacts, "look for staged runs")
+        return sorted((info.base_name for info in infos), reverse=True)
+
+    def stage(self, run: str) -> Storage:
+        return Storage(self.artifacts.join(run, names.STAGING_FOLDER))
+
+    def check(self, staged: tuple[str, str] | None = None) -> None:
+        table = self._load()
+        if staged is None or table is None or find_commit(table, staged[1]) is None:
+            self._check(table)
+
+    def _check(self, table: Table | None) -> None:
+        """Raise OutputRefused if the table's present state forbids the commit."""
+        if table is None:
+            check_namespace(self.catalog, self.name)
+            return
+        check_table_form(table, self.wanted)
+        from pipeline_runtime.iceberg.replacing import list_data_files
+
+        with self._asking("list its files"):
+            files = list_data_files(table)
+        if files and self.mode == "Fail":
+            raise OutputRefused(
+                f"{self.name}: must be new or without rows, but has "
+                f"{describe_files(files)}. Set spec.output.mode to Overwrite to replace them, or "
+                "name another table"
+            )
+
+    def find(self, is_mine: Callable[[str], bool]) -> Committed | None:
+        table = self._load()
+        for snapshot in reversed(table.metadata.snapshots if table else []):
+            if is_mine(read_summary(snapshot).get(RUN_PROPERTY, "")):
+                return _describe(snapshot)
+        return None
+
+    def read(self, own_id: str) -> Committed | None:
+        table = self._load()
+        snapshot = find_commit(table, own_id) if table else None
+        return _describe(snapshot) if snapshot else None
+
+    def describe_other(self) -> str:
+        return f"{self.name}: must have its snapshot, but has none or is gone"
+
+    def commit(
+        self,
+        run: str,
+        record: RunRecord,
+        files: Sequence[StagedFile],
+        check_claim: Callable[[], None],
+    ) -> None:
+        properties = {_RUN_HASH_PROPERTY: record.run_hash}
+        key = CommitKey(run=run, token=record.id, properties=properties)
+        stage = partial(self._stage, run, key, files)
+        try:
+            commit_change(self.catalog, self.name, key, stage, before=check_claim)
+        except OutputRefused:  # it is not in the table and never will be
+            self._remove_data(run, keep=())
+            for folder in (names.MERGED_FOLDER, names.MERGING_FOLDER):
+                self.stage(run).below(folder).remove()
+            raise
+
+    def _stage(
+        self, run: str, key: CommitKey, files: Sequence[StagedFile], table: Table | None
+    ) -> Transaction:
+        """Stage the commit on the table's newest state; see `commits.Stage`."""
+        from pipeline_runtime.iceberg.replacing import ReplaceAll
+
+        self._check(table)
+        layout = self.form.layout
+        with self._asking("prepare the commit"):
+            transaction: Transaction
+            if table is None:
+                new = create_table(self.catalog, self.name, self.wanted, layout.location)
+                transaction, now = new, TableLayout.of_new(new)
+            else:
+                transaction, now = table.transaction(), TableLayout.of(table)
+            if now.to_json() != layout.to_json():
+                raise OutputRefused(
+                    f"{self.name}: must keep its columns, partitions and order while rows for it "
+                    "are written, but they were changed. Run again without --resume"
+                )
+            head = table.current_snapshot() if table else None
+            found = HeadRecord(snapshot_id=head.snapshot_id if head else None)
+            write_record(self.stage(run), names.COMMIT_FILE, found)
+            producer = ReplaceAll(transaction, key.to_properties())
+            for file in files:
+                assert file.data_file is not None
+                producer.append_data_file(layout.build_data_file(file.data_file))
+            producer.commit()
+        return transaction
+
+    def clean_up(self, run: str) -> None:
+        staged = self.stage(run)
+        self._remove_data(run, keep=[file.path for file in self._list_merged(run)])
+        staged.remove()
+
+    def abandon(self, run: str) -> bool:
+        staged = self.stage(run)
+        record = read_record(staged, names.RUN_FILE, RunRecord)
+        if record is None:
+            return True
+        table = self._load()
+        is_committed = table is not None and find_commit(table, record.id) is not None
+        attempt = read_record(staged, names.COMMIT_FILE, HeadRecord)
+        head = table.current_snapshot() if table else None
+        if not is_committed and attempt and attempt.snapshot_id == (head and head.snapshot_id):
+            return False  # the catalog may yet carry the commit out
+        merged = [file.path for file in self._list_merged(run)]
+        self._remove_data(run, keep=merged if is_committed else ())
+        staged.remove()
+        return True
+
+    def _list_merged(self, run: str) -> list[StagedFile]:
+        records = read_records(self.stage(run), names.MERGED_FOLDER, MergedRecord)
+        return [file for record in records.values() for file in record.files]
+
+    def _remove_data(self, run: str, keep: Sequence[str]) -> None:
+        """Delete the data files of a run, also those that a lost worker did not report."""
+        io, merged = self.form.layout.io, [file.path for file in self._list_merged(run)]
+        attempts = read_records(self.stage(run), names.MERGING_FOLDER, MergingRecord).values()
+        unknown = (a for a in attempts if not any(a.token in path for path in merged))
+        lost = [path for attempt in unknown for path in self._find_written(attempt)]
+        with self._asking("delete files of an attempt"):
+            remove_files(io, {*merged, *lost} - set(keep))
+
+    def _find_written(self, attempt: MergingRecord) -> Iterator[str]:
+        """Yield the files that an attempt at a merge task has written."""
+        io = self.form.layout.io
+        for partition, number in attempt.parts:
+            for index in itertools.count():
+                name = names.name_file(number, index, attempt.token)
+                path = self.form.locate(partition, name)
+                with self._asking("look for files of an attempt"):
+                    if not io.new_input(path).exists():
+                        break
+                yield path
+
+    def _load(self) -> Table | None:
+        what = describe(self.catalog.name, f"load the table {self.name!r}")
+        return ask_catalog(what, lambda: load_or_none(self.catalog, self.name))
+
+    def _asking(self, what: str) -> AbstractContextManager[None]:
+        return asking_catalog(describe(self.catalog.name, f"{what} ({self.name})"))
+
+
+def open_iceberg(
+    catalog: CatalogModel,
+    name: str,
+    wanted: WantedTable,
+    mode: Mode,
+    artifacts: Location,
+    *,
+    compression: str,
+    target_bytes: int,
+) -> IcebergTable:
+    """Open a table to write, or prepare to create it.
+
+    Args:
+        name: the table, with its namespace.
+        artifacts: folder of the experiment's runs.
+
+    Raises OutputRefused if the table's columns, partitions or order are others, or its namespace
+    does not exist; SourceError or StoreError if the catalog does not answer.
+    """
+    client = open_catalog(catalog)
+    what = describe(catalog.name, f"load the table {name!r}")
+    table = ask_catalog(what, lambda: load_or_none(client, name))
+    if table is None:
+        check_namespace(client, name)
+        layout = TableLayout.of_new(
+            ask_catalog(what, lambda: create_table(client, name, wanted, None))
+        )
+    else:
+        check_table_form(table, wanted)
+        layout = TableLayout.of(table)
+    schema = layout.build_arrow_schema()
+    form = IcebergFormat(
+        layout=layout,
+        schema=schema,
+        full_schema=schema,
+        compression=compression,
+        target_bytes=target_bytes,
+        sort=layout.find_sort(),
+    )
+    return IcebergTable(
+        catalog=client, name=name, wanted=wanted, mode=mode, artifacts=artifacts, form=form
+    )
+
+
+def create_table(
+    catalog: Catalog, name: str, wanted: WantedTable, location: str | None
+) -> CreateTableTransaction:
+    """Begin to create a table; the transaction's commit creates it with its rows.
+
+    Args:
+        location: its folder; None leaves it to the catalog.
+    """
+    return catalog.create_table_transaction(
+        name,
+        convert_schema(wanted.schema),
+        location=location,
+        partition_spec=build_spec(wanted),
+        sort_order=build_order(wanted),
+    )
+
+
+def check_namespace(catalog: Catalog, name: str) -> None:
+    """Raise OutputRefused if the namespace of a table does not exist."""
+    namespace = name.rpartition(".")[0]
+    what = describe(catalog.name, f"look for the namespace {namespace!r}")
+    if not ask_catalog(what, lambda: catalog.namespace_exists(namespace)):
+        raise OutputRefused(
+            f"spec.output.iceberg.table: the namespace {namespace!r} must exist in catalog "
+            f"{catalog.name!r}, but does not. Correct it, or create it: pyiceberg --catalog "
+            f"{catalog.name} create namespace {namespace}"
+        )
+
+
+def check_table_form(table: Table, wanted: WantedTable) -> None:
+    """Raise OutputRefused if the rows do not fit the columns, partitions and order of a table."""
+    if differences := list(find_differences(table, wanted)):
+        raise OutputRefused(
+            f"{'.'.join(table.name())}: must have the columns and layout that the manifest writes, "
+            f"but {'; '.join(differences)}. Name another table, or change spec.output"
+        )
+
+
+def describe_files(files: Sequence[DataFile]) -> str:
+    """Return the rows and files of a table, for people."""
+    rows = sum(file.record_count for file in files)
+    return f"{rows:,} rows in {len(files):,} files"
+
+
+def _describe(snapshot: Snapshot) -> Committed:
+    summary = read_summary(snapshot)
+    rows, files = (int(summary.get(f"deleted-{w}", 0)) for w in ("records", "data-files"))
+    return Committed(
+        run=summary[RUN_PROPERTY],
+        id=summary[TOKEN_PROPERTY],
+        rows=int(summary.get("added-records", 0)),
+        files=int(summary.get("added-data-files", 0)),
+        num_bytes=int(summary.get("added-files-size", 0)),
+        snapshot_id=str(snapshot.snapshot_id),
+        replaced=f"{rows:,} rows in {files:,} files" if files else "",
+    )
