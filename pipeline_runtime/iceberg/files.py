@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # heavy, and only needed by runs that write Iceberg tables
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import CreateTableTransaction, Table
+    from pyiceberg.table.locations import LocationProvider
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.sorting import SortOrder
 
@@ -222,6 +223,17 @@ class TableLayout:
         nulls = [str(index) for index, value in enumerate(values) if value is None]
         return f"{folder}?null={','.join(nulls)}" if nulls else folder  # folders have no "?"
 
+    def locate_metadata(self, name: str) -> str:
+        """Return the URI of a file of the table's metadata."""
+        return str(self._find_locations().new_metadata_location(name))
+
+    def _find_locations(self) -> LocationProvider:
+        from pyiceberg.table.locations import load_location_provider
+
+        return load_location_provider(
+            table_location=self.location, table_properties=self.properties
+        )
+
     def locate(self, partition: str, name: str) -> str:
         """Return the URI of a new file.
 
@@ -229,14 +241,10 @@ class TableLayout:
             partition: what `name_partition` returned.
             name: name of the file, which no other file has.
         """
-        from pyiceberg.table.locations import load_location_provider
-
         folder = re.sub(r"\?null=[\d,]*$", "", partition)
         if any(len(part) > _MAX_FOLDER_CHARS for part in folder.split("/")):
             folder = ""
-        provider = load_location_provider(
-            table_location=self.location, table_properties=self.properties
-        )
+        provider = self._find_locations()
         return str(provider.new_data_location(f"{folder}/{name}" if folder else name))
 
     def encode_partition(self, values: Sequence[Any]) -> tuple[bytes | None, ...]:

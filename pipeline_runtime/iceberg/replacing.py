@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from uuid import UUID
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -14,7 +16,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update.snapshot import (
+    _new_manifest_file_name,
+    _new_manifest_list_file_name,
+    _OverwriteFiles,
+)
 
 
 class ReplaceAll(_OverwriteFiles):
@@ -24,7 +30,15 @@ class ReplaceAll(_OverwriteFiles):
     are partitions, although nothing is to be kept.
     """
 
-    def __init__(self, transaction: Transaction, properties: dict[str, str]) -> None:
+    def __init__(
+        self, transaction: Transaction, properties: dict[str, str], commit_uuid: UUID
+    ) -> None:
+        """Begin a snapshot.
+
+        Args:
+            properties: of its summary.
+            commit_uuid: unique; part of the names of its manifests.
+        """
         io = transaction._table.io
         snapshot = transaction.table_metadata.current_snapshot()
         self._live = list(list_entries(snapshot, io)) if snapshot else []
@@ -32,6 +46,7 @@ class ReplaceAll(_OverwriteFiles):
             operation=Operation.OVERWRITE if self._live else Operation.APPEND,
             transaction=transaction,
             io=io,
+            commit_uuid=commit_uuid,
             snapshot_properties=properties,
         )
         for entry in self._live:
@@ -56,6 +71,12 @@ class ReplaceAll(_OverwriteFiles):
 
     def _build_delete_files_partition_predicate(self) -> None:
         """Build none: no manifest is kept."""
+
+
+def name_metadata(commit_uuid: UUID, snapshot_id: int) -> tuple[str, Iterator[str]]:
+    """Return the names of the manifest list and of the manifests, without end, of a snapshot."""
+    manifests = (_new_manifest_file_name(number, commit_uuid) for number in itertools.count())
+    return _new_manifest_list_file_name(snapshot_id, 0, commit_uuid), manifests
 
 
 def list_entries(snapshot: Snapshot, io: FileIO) -> Iterator[ManifestEntry]:

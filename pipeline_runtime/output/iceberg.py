@@ -4,19 +4,21 @@ Runs are staged in the folder of the run among the artifacts. Data files are wri
 own folder, under names that no other attempt has, and a file belongs to the table once a snapshot
 names it. A new table is created by the same commit as its rows.
 
-Files that no record names cannot be listed cheaply in a table of many files, so each attempt at a
-merge task records the names of its files before it writes them (`MergingRecord`).
+Files that no record names cannot be listed cheaply in a table of many files. So each attempt at a
+merge task, and at a commit, records the names of its files before it writes them (`MergingRecord`,
+`AttemptRecord`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 
@@ -69,10 +71,17 @@ if TYPE_CHECKING:
 _RUN_HASH_PROPERTY = "lastmile.run-hash"
 
 
-class HeadRecord(Record):
-    """An attempt at a commit: the snapshot that it replaces; None if the table had none."""
+class AttemptRecord(Record):
+    """An attempt at a commit, stored before it writes anything.
 
-    snapshot_id: int | None
+    Attributes:
+        uuid: part of the names of its manifests.
+        head: the snapshot that it replaces; None if the table has none.
+    """
+
+    uuid: UUID
+    snapshot_id: int
+    head: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +238,8 @@ class IcebergTable:
         try:
             commit_change(self.catalog, self.name, key, stage, before=check_claim)
         except OutputRefused:  # it is not in the table and never will be
-            self._remove_data(run, keep=())
-            for folder in (names.MERGED_FOLDER, names.MERGING_FOLDER):
+            self._remove_files(run, is_committed=False)
+            for folder in (names.MERGED_FOLDER, names.MERGING_FOLDER, names.COMMITS_FOLDER):
                 self.stage(run).below(folder).remove()
             raise
 
@@ -254,10 +263,12 @@ class IcebergTable:
                     f"{self.name}: must keep its columns, partitions and order while rows for it "
                     "are written, but they were changed. Run again without --resume"
                 )
-            head = table.current_snapshot() if table else None
-            found = HeadRecord(snapshot_id=head.snapshot_id if head else None)
-            write_record(self.stage(run), names.COMMIT_FILE, found)
-            producer = ReplaceAll(transaction, key.to_properties())
+            producer = ReplaceAll(transaction, key.to_properties(), uuid4())
+            attempt = AttemptRecord(
+                uuid=producer.commit_uuid, snapshot_id=producer.snapshot_id, head=_find_head(table)
+            )
+            name = f"{names.COMMITS_FOLDER}/{attempt.uuid}.json"
+            write_record(self.stage(run), name, attempt)
             for file in files:
                 assert file.data_file is not None
                 producer.append_data_file(layout.build_data_file(file.data_file))
@@ -265,9 +276,8 @@ class IcebergTable:
         return transaction
 
     def clean_up(self, run: str) -> None:
-        staged = self.stage(run)
-        self._remove_data(run, keep=[file.path for file in self._list_merged(run)])
-        staged.remove()
+        self._remove_files(run, is_committed=True)
+        self.stage(run).remove()
 
     def abandon(self, run: str) -> bool:
         staged = self.stage(run)
@@ -276,39 +286,50 @@ class IcebergTable:
             return True
         table = self._load()
         is_committed = table is not None and find_commit(table, record.id) is not None
-        attempt = read_record(staged, names.COMMIT_FILE, HeadRecord)
-        head = table.current_snapshot() if table else None
-        if not is_committed and attempt and attempt.snapshot_id == (head and head.snapshot_id):
+        heads = [attempt.head for attempt in self._list_attempts(run)]
+        if not is_committed and _find_head(table) in heads:
             return False  # the catalog may yet carry the commit out
-        merged = [file.path for file in self._list_merged(run)]
-        self._remove_data(run, keep=merged if is_committed else ())
+        self._remove_files(run, is_committed=is_committed)
         staged.remove()
         return True
 
-    def _list_merged(self, run: str) -> list[StagedFile]:
-        records = read_records(self.stage(run), names.MERGED_FOLDER, MergedRecord)
-        return [file for record in records.values() for file in record.files]
+    def _list_attempts(self, run: str) -> list[AttemptRecord]:
+        return list(read_records(self.stage(run), names.COMMITS_FOLDER, AttemptRecord).values())
 
-    def _remove_data(self, run: str, keep: Sequence[str]) -> None:
-        """Delete the data files of a run, also those that a lost worker did not report."""
-        io, merged = self.form.layout.io, [file.path for file in self._list_merged(run)]
-        attempts = read_records(self.stage(run), names.MERGING_FOLDER, MergingRecord).values()
-        unknown = (a for a in attempts if not any(a.token in path for path in merged))
-        lost = [path for attempt in unknown for path in self._find_written(attempt)]
+    def _remove_files(self, run: str, *, is_committed: bool) -> None:
+        """Delete the files of a run that its snapshot does not name, also those of lost workers."""
+        merged_records = read_records(self.stage(run), names.MERGED_FOLDER, MergedRecord).values()
+        merged = [file.path for record in merged_records for file in record.files]
+        tokens = {path.rpartition("-")[2].removesuffix(".parquet") for path in merged}
+        tasks = read_records(self.stage(run), names.MERGING_FOLDER, MergingRecord).values()
+        table = self._load()
+        snapshots = {s.snapshot_id for s in table.metadata.snapshots} if table else set()
         with self._asking("delete files of an attempt"):
-            remove_files(io, {*merged, *lost} - set(keep))
+            lost = [p for task in tasks if task.token not in tokens for p in self._find_data(task)]
+            for attempt in self._list_attempts(run):
+                if attempt.snapshot_id not in snapshots:
+                    lost += self._find_metadata(attempt)
+            remove_files(self.form.layout.io, lost + ([] if is_committed else merged))
 
-    def _find_written(self, attempt: MergingRecord) -> Iterator[str]:
-        """Yield the files that an attempt at a merge task has written."""
+    def _find_data(self, task: MergingRecord) -> Iterator[str]:
+        """Yield the data files that an attempt at a merge task has written."""
+        for partition, number in task.parts:
+            names_of_part = (names.name_file(number, i, task.token) for i in itertools.count())
+            yield from self._take_existing(self.form.locate(partition, n) for n in names_of_part)
+
+    def _find_metadata(self, attempt: AttemptRecord) -> Iterator[str]:
+        """Yield the manifests and the manifest list that an attempt at a commit has written."""
+        from pipeline_runtime.iceberg.replacing import name_metadata
+
+        manifest_list, manifests = name_metadata(attempt.uuid, attempt.snapshot_id)
+        locate = self.form.layout.locate_metadata
+        yield from self._take_existing([locate(manifest_list)])
+        yield from self._take_existing(locate(name) for name in manifests)
+
+    def _take_existing(self, paths: Iterable[str]) -> Iterator[str]:
+        """Return the paths up to the first at which there is no file."""
         io = self.form.layout.io
-        for partition, number in attempt.parts:
-            for index in itertools.count():
-                name = names.name_file(number, index, attempt.token)
-                path = self.form.locate(partition, name)
-                with self._asking("look for files of an attempt"):
-                    if not io.new_input(path).exists():
-                        break
-                yield path
+        return itertools.takewhile(lambda path: io.new_input(path).exists(), paths)
 
     def _load(self) -> Table | None:
         what = describe(self.catalog.name, f"load the table {self.name!r}")
@@ -404,6 +425,11 @@ def describe_files(files: Sequence[DataFile]) -> str:
     """Return the rows and files of a table, for people."""
     rows = sum(file.record_count for file in files)
     return f"{rows:,} rows in {len(files):,} files"
+
+
+def _find_head(table: Table | None) -> int | None:
+    snapshot = table.current_snapshot() if table else None
+    return snapshot.snapshot_id if snapshot else None
 
 
 def _describe(snapshot: Snapshot) -> Committed:

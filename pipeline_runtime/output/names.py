@@ -15,6 +15,7 @@ MERGED_FOLDER = "merged"
 MERGING_FOLDER = "merging"
 TABLE_FOLDER = "table"
 COMMIT_FILE = "commit.json"
+COMMITS_FOLDER = "commits"
 REPLACED_FOLDER = "replaced"
 STAGING_FOLDER = "_staging"
 

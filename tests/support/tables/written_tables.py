@@ -15,6 +15,7 @@ from pipeline_runtime import Pipeline
 from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.work import read_group
+from pipeline_runtime.output.destination import Committed
 from pipeline_runtime.output.folder import Folder, name_types
 from pipeline_runtime.output.job import Job, Progress, Target, Writers, open_job
 from pipeline_runtime.output.merge import FileFormat, MergeInThreads
@@ -66,9 +67,9 @@ class Written:
             table=self.storage(found.table.location), staging=self.storage(found.staging.location)
         )
 
-    def open(self, *, resume: bool = False) -> Job:
+    def target(self) -> Target:
         stream = self.stream
-        target = Target(
+        return Target(
             name=self.uri,
             destination=Folder(
                 place=self.place(),
@@ -83,12 +84,16 @@ class Written:
             ),
             split=SplitByFolder(self.partition_by),
         )
+
+    def open(self, *, resume: bool = False) -> Job:
+        target = self.target()
         record = RunRecord(
             id=make_token(),
             run_hash=self.run[-16:],
             run_config={},
-            data_digest=str(len(stream.scan.units)),
+            data_digest=str(len(self.stream.scan.units)),
             chunk_rows=self.chunk_rows,
+            layout=target.layout,
         )
         return open_job(
             target,
@@ -100,6 +105,12 @@ class Written:
         )
 
     def write(self, *, resume: bool = False, seen: list[Progress] | None = None) -> OutputManifest:
+        self.finish(resume=resume, seen=seen)
+        manifest = read_output_manifest(self.place().table.location)
+        assert manifest is not None
+        return manifest
+
+    def finish(self, *, resume: bool = False, seen: list[Progress] | None = None) -> Committed:
         stream = self.stream
         job = self.open(resume=resume)
         groups = plan_groups(
@@ -114,10 +125,7 @@ class Written:
         if seen is not None:
             seen.append(job.progress)
         writers = Writers(feed=feed, merge=MergeInThreads(1))
-        job.write(lambda: nullcontext(writers), groups, lambda progress: None)
-        manifest = read_output_manifest(self.place().table.location)
-        assert manifest is not None
-        return manifest
+        return job.write(lambda: nullcontext(writers), groups, lambda progress: None)
 
 
 class Killed(BaseException):
@@ -143,8 +151,10 @@ class KillingStorage(Storage):
         finally:
             cls.left = -1
 
+    @staticmethod
     @contextmanager
-    def _step(self, what: str) -> Iterator[None]:
+    def step(what: str) -> Iterator[None]:
+        """Count a change of any store, before or after which the process may die."""
         cls = KillingStorage
         cls.log.append(what)
         dies, cls.left = cls.left == 0, cls.left - 1
@@ -155,32 +165,32 @@ class KillingStorage(Storage):
             raise Killed(what)
 
     def write(self, name: str, content: bytes) -> None:
-        with self._step(f"write {name}"):
+        with self.step(f"write {name}"):
             super().write(name, content)
 
     @contextmanager
     def create(self, name: str) -> Iterator[Any]:
-        with self._step(f"create {name}"), super().create(name) as sink:
+        with self.step(f"create {name}"), super().create(name) as sink:
             yield sink
 
     def remove_file(self, name: str) -> None:
-        with self._step(f"remove {name}"):
+        with self.step(f"remove {name}"):
             super().remove_file(name)
 
     def remove(self) -> None:
-        with self._step(f"remove {self.uri}"):
+        with self.step(f"remove {self.uri}"):
             super().remove()
 
     def put_in_place(self, path: str, target: Storage) -> None:
-        with self._step(f"put {path}"):
+        with self.step(f"put {path}"):
             super().put_in_place(path, target)
 
     def rename_to(self, target: Storage) -> None:
-        with self._step(f"rename to {target.uri}"):
+        with self.step(f"rename to {target.uri}"):
             super().rename_to(target)
 
     def exchange_with(self, other: Storage) -> bool:
-        with self._step(f"exchange with {other.uri}"):
+        with self.step(f"exchange with {other.uri}"):
             return super().exchange_with(other)
 
 

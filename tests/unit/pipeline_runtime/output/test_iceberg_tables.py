@@ -1,0 +1,360 @@
+"""Iceberg tables that an output writes: rows, files, modes, kills and concurrent writers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from iceberg_readers import read_by_duckdb, read_by_polars
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import Table
+from written_iceberg import WrittenIceberg, list_orphans, make_lake
+from written_tables import Killed, KillingStorage, plan_table
+
+from pipeline_runtime.bucketing import bucket
+from pipeline_runtime.errors import OutputRefused
+from pipeline_runtime.iceberg.commits import CommitUnknown
+from pipeline_runtime.output.merge import Part, Slice, Task, run_task
+from pipeline_runtime.output.spool import write_spool
+
+DAYS = ["a", "a/b c%", None, "null"]
+OTHER_RUN = "20260101T000000Z-fedcba9876543210"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[SqlCatalog]:
+    catalog = make_lake(tmp_path)
+    yield catalog
+    catalog.engine.dispose()
+
+
+def rows(num_rows: int = 400, first: int = 0) -> pa.Table:
+    ids = np.arange(first, first + num_rows)
+    return pa.table(
+        {
+            "id": pa.array([None if i % 50 == 7 else int(i * 7919 % 1000) for i in ids]),
+            "n": ids,
+            "day": pa.array([DAYS[i % 4] for i in ids]),
+            "kind": pa.array([f"k{i % 3}" for i in ids]).dictionary_encode(),
+            "small": pa.array(ids % 100, pa.int8()),
+            "x": pa.array(
+                [[0.5, float(i)] if i % 5 else None for i in ids], pa.list_(pa.float32())
+            ),
+            "price": pa.array([Decimal(int(i)) / 100 for i in ids], pa.decimal128(9, 2)),
+            "at": pa.array([dt.datetime(2026, 1, 1 + i % 9) for i in ids], pa.timestamp("ms")),
+        }
+    )
+
+
+def settings(tmp_path: Path, written: pa.Table, **fields: Any) -> WrittenIceberg:
+    stream = plan_table(tmp_path / f"in-{len(written)}.parquet", written)
+    return WrittenIceberg(stream=stream, uri=str(tmp_path), **fields)
+
+
+def numbers(lake: SqlCatalog, name: str = "db.t") -> list[int]:
+    return sorted(lake.load_table(name).scan().to_arrow()["n"].to_pylist())
+
+
+def data_files(table: Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = table.inspect.files().to_pylist()
+    return found
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        pytest.param(lambda table: table.scan().to_arrow(), id="pyiceberg"),
+        pytest.param(lambda table: read_by_duckdb(table.metadata_location), id="duckdb"),
+        pytest.param(lambda table: read_by_polars(table.metadata_location), id="polars"),
+    ],
+)
+def test_other_readers_find_the_rows(
+    tmp_path: Path, lake: SqlCatalog, read: Callable[[Table], pa.Table]
+) -> None:
+    written = rows()
+    found = settings(
+        tmp_path, written, partition_by=("day",), bucket_by="id", num_buckets=4, sort_by=("id",)
+    ).finish()
+    table = lake.load_table("db.t")
+    assert (found.rows, found.files) == (400, len(data_files(table)))
+    order = [("n", "ascending")]
+    columns = ["n", "id", "day", "kind", "small", "price", "x"]
+    expected = written.sort_by(order).select(columns).to_pylist()
+    assert read(table).sort_by(order).select(columns).to_pylist() == expected
+
+
+def test_each_file_is_one_sorted_partition(tmp_path: Path, lake: SqlCatalog) -> None:
+    settings(
+        tmp_path, rows(), partition_by=("day",), bucket_by="id", num_buckets=4, sort_by=("id", "n")
+    ).finish()
+    table = lake.load_table("db.t")
+    assert [f.name for f in table.spec().fields] == ["day", "id_bucket"]
+    seen = set()
+    for file in data_files(table):
+        with table.io.new_input(file["file_path"]).open() as source:
+            found = pa.parquet.read_table(source)
+        [day] = set(found["day"].to_pylist())
+        [number] = set(bucket(found["id"], 4).tolist())
+        keys = [
+            (i is not None, i, n)
+            for i, n in zip(found["id"].to_pylist(), found["n"].to_pylist(), strict=True)
+        ]
+        assert keys == sorted(keys, key=lambda key: (key[0], key[1] or 0, key[2]))
+        assert file["sort_order_id"] == table.sort_order().order_id
+        assert file["partition"] == {"day": day, "id_bucket": None if number < 0 else number}
+        seen.add((day, number))
+    assert len(seen) == len(data_files(table))  # null and 'null' share a folder, not a file
+    assert found.schema.field("n").metadata[b"PARQUET:field_id"] == b"2"
+
+
+def test_bounds_prune_no_row(tmp_path: Path, lake: SqlCatalog) -> None:
+    # Parquet has no bounds for a row group with a text of more than 4 KiB.
+    table = pa.table({"n": [1, 2, 3], "text": ["m", "z" * 5000, None]})
+    settings(tmp_path, table, partition_by=("n",)).finish()
+    found = lake.load_table("db.t")
+    assert found.scan(row_filter="text >= 'z'").to_arrow()["n"].to_pylist() == [2]
+    assert found.scan(row_filter="text = 'm'").to_arrow()["n"].to_pylist() == [1]
+    assert len(list(found.scan(row_filter="n = 2").plan_files())) == 1
+
+
+def test_long_partition_values_stay_out_of_paths(tmp_path: Path, lake: SqlCatalog) -> None:
+    table = pa.table({"n": range(6), "day": ["x" * 300, "y" * 300, "z"] * 2})
+    settings(tmp_path, table, partition_by=("day",)).finish()
+    assert numbers(lake) == list(range(6))
+    assert len({f["file_path"] for f in data_files(lake.load_table("db.t"))}) == 3
+
+
+def test_a_table_without_rows_is_created(tmp_path: Path, lake: SqlCatalog) -> None:
+    assert settings(tmp_path, rows().slice(0, 0)).finish().files == 0
+    assert numbers(lake) == []
+    assert len(lake.load_table("db.t").schema().fields) == 8
+
+
+def test_another_tables_rows_are_refused_unless_overwritten(
+    tmp_path: Path, lake: SqlCatalog
+) -> None:
+    settings(tmp_path, rows(4), run=OTHER_RUN, partition_by=("day",)).finish()
+    with pytest.raises(OutputRefused, match="Overwrite"):
+        settings(tmp_path, rows(8)).finish()
+    assert numbers(lake) == [0, 1, 2, 3]
+    replaced = settings(tmp_path, rows(8), mode="Overwrite").finish()
+    assert numbers(lake) == list(range(8))
+    assert replaced.replaced == "4 rows in 4 files"
+    table = lake.load_table("db.t")
+    assert table.scan(snapshot_id=table.history()[0].snapshot_id).to_arrow().num_rows == 4
+    assert list_orphans(table) == set()
+
+
+def test_an_existing_empty_table_keeps_its_layout(tmp_path: Path, lake: SqlCatalog) -> None:
+    schema = pa.schema([("day", pa.string()), ("n", pa.int64())])
+    table = lake.create_table("db.t", schema)
+    with table.update_spec() as update:
+        update.add_field("n", "truncate[100]", "n_trunc")
+    with table.update_sort_order() as order:
+        order.desc("n", "identity")  # type: ignore[arg-type]
+    settings(tmp_path, pa.table({"n": range(300), "day": ["a"] * 300})).finish()
+    assert numbers(lake) == list(range(300))
+    files = data_files(lake.load_table("db.t"))
+    assert sorted(f["partition"]["n_trunc"] for f in files) == [0, 100, 200]
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields"),
+    [
+        pytest.param({"n": pa.int64()}, {}, id="fewer columns"),
+        pytest.param({"n": pa.string(), "day": pa.string()}, {}, id="another type"),
+        pytest.param({"n": pa.int64(), "day": pa.string(), "z": pa.int64()}, {}, id="more columns"),
+        pytest.param(
+            {"n": pa.int64(), "day": pa.string()}, {"partition_by": ("day",)}, id="partitions"
+        ),
+        pytest.param({"n": pa.int64(), "day": pa.string()}, {"sort_by": ("n",)}, id="order"),
+    ],
+)
+def test_a_table_of_another_form_is_refused(
+    tmp_path: Path, lake: SqlCatalog, columns: dict[str, pa.DataType], fields: dict[str, Any]
+) -> None:
+    lake.create_table("db.t", pa.schema(list(columns.items())))
+    table = pa.table({"n": [1], "day": ["a"]})
+    with pytest.raises(OutputRefused):
+        settings(tmp_path, table, mode="Overwrite", **fields).finish()
+
+
+def test_a_missing_namespace_is_refused(tmp_path: Path, lake: SqlCatalog) -> None:
+    with pytest.raises(OutputRefused, match="nowhere"):
+        settings(tmp_path, rows(4), table="nowhere.t").finish()
+
+
+def is_killed(job: WrittenIceberg, at: int, *, after: bool, resume: bool = False) -> bool:
+    with KillingStorage.killing(at, after=after):
+        try:
+            job.finish(resume=resume)
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("first", "step"),
+    [(0, 5), *(pytest.param(first, 5, marks=pytest.mark.slow) for first in (1, 2, 3, 4))],
+)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("resume", [True, False], ids=["resumed", "run anew"])
+def test_a_kill_anywhere_costs_and_doubles_no_row(
+    tmp_path: Path, lake: SqlCatalog, after: bool, first: int, step: int, resume: bool
+) -> None:
+    table = rows(8)
+    for at in itertools.count(first, step):
+        name = f"db.t{at}"
+        job = settings(
+            tmp_path,
+            table,
+            table=name,
+            partition_by=("day",),
+            chunk_rows=4,
+            storage=KillingStorage,
+            mode="Fail" if resume else "Overwrite",
+            run=f"20260101T{at:06d}Z-0123456789abcdef",
+        )
+        if not is_killed(job, at, after=after):
+            break
+        job.finish(resume=resume)
+        assert numbers(lake, name) == list(range(8))
+        assert list_orphans(lake.load_table(name)) == set()
+        assert list((tmp_path / "artifacts").rglob("_staging/*")) == []
+    assert at > 15
+
+
+def raising(lake: SqlCatalog, error: Exception, times: int = 99) -> Callable[[Any], None]:
+    """Return a change of a catalog that makes its commits land, and then raise."""
+    left = itertools.repeat(error, times)
+
+    class Silent(type(lake)):  # type: ignore[misc]
+        def commit_table(self, *args: Any) -> Any:
+            response = super().commit_table(*args)
+            if next(left, None):
+                raise error
+            return response
+
+    def change(catalog: Any) -> None:
+        catalog.__class__ = Silent
+
+    return change
+
+
+def test_a_lost_acknowledgement_doubles_no_row(tmp_path: Path, lake: SqlCatalog) -> None:
+    lost = CommitStateUnknownException("502")
+    settings(tmp_path, rows(8), wrap=raising(lake, lost)).finish()
+    assert numbers(lake) == list(range(8))
+    assert len(lake.load_table("db.t").metadata.snapshots) == 1
+
+
+def test_a_loser_deletes_its_files(tmp_path: Path, lake: SqlCatalog) -> None:
+    def overtake(catalog: Any) -> None:
+        job = settings(tmp_path, rows(4), run=OTHER_RUN)
+
+        class Overtaken(SqlCatalog):
+            def commit_table(self, *args: Any) -> Any:
+                if not lake.table_exists("db.t"):
+                    job.finish()
+                return super().commit_table(*args)
+
+        catalog.__class__ = Overtaken
+
+    with pytest.raises(OutputRefused):
+        settings(tmp_path, rows(8), wrap=overtake).finish()
+    assert numbers(lake) == [0, 1, 2, 3]
+    assert list_orphans(lake.load_table("db.t")) == set()
+    settings(tmp_path, rows(8), mode="Overwrite").finish(resume=True)
+    assert numbers(lake) == list(range(8))
+
+
+def test_an_unknown_outcome_is_resolved_by_a_resume(tmp_path: Path, lake: SqlCatalog) -> None:
+    def cut_off(catalog: Any) -> None:
+        class Cut(SqlCatalog):
+            def commit_table(self, *args: Any) -> Any:
+                raise ConnectionError("reset")
+
+        catalog.__class__ = Cut
+
+    with pytest.raises(CommitUnknown):
+        settings(tmp_path, rows(8), wrap=cut_off).finish()
+    assert list((tmp_path / "lake").rglob("*.parquet"))
+    settings(tmp_path, rows(8)).finish(resume=True)
+    assert numbers(lake) == list(range(8))
+
+
+def test_an_overwrite_replaces_rows_that_came_meanwhile(tmp_path: Path, lake: SqlCatalog) -> None:
+    settings(tmp_path, rows(4), run=OTHER_RUN).finish()
+    extra = lake.load_table("db.t").scan().to_arrow()
+
+    def append(catalog: Any) -> None:
+        class Busy(SqlCatalog):
+            def commit_table(self, *args: Any) -> Any:
+                if len(lake.load_table("db.t").metadata.snapshots) == 1:
+                    lake.load_table("db.t").append(extra)
+                return super().commit_table(*args)
+
+        catalog.__class__ = Busy
+
+    found = settings(tmp_path, rows(8), mode="Overwrite", wrap=append).finish()
+    assert numbers(lake) == list(range(8))
+    assert found.replaced == "8 rows in 2 files"
+
+
+def test_a_table_that_changes_meanwhile_is_refused(tmp_path: Path, lake: SqlCatalog) -> None:
+    table = lake.create_table("db.t", pa.schema([("n", pa.int64())]))
+
+    def repartition(catalog: Any) -> None:
+        with table.update_spec() as update:
+            update.add_field("n", "bucket[4]", "n_bucket")
+
+    with pytest.raises(OutputRefused):
+        settings(tmp_path, pa.table({"n": range(9)}), wrap=repartition).finish()
+    assert list_orphans(lake.load_table("db.t")) == set()
+
+
+def test_tasks_that_write_one_partition_choose_distinct_paths(
+    tmp_path: Path, lake: SqlCatalog
+) -> None:
+    target = settings(tmp_path, rows(16), bucket_by="n", num_buckets=1).target()
+    staged = target.destination.stage("20260101T000000Z-0123456789abcdef")
+    [section] = write_spool(staged.below("spool"), "x.arrows", rows(16), target.split)
+    part = Part(
+        folder=section.folder,
+        number=0,
+        slices=(Slice(file="x.arrows", section=section, start=0, stop=16),),
+    )
+    task = Task(index=0, parts=(part,))
+    paths = {run_task(staged, task, target.form)[0].path for _ in range(16)}
+    assert len(paths) == 16
+
+
+def test_sorting_holds_one_file_of_bounded_size(
+    tmp_path: Path, lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline_runtime.output.merge._SAMPLE_BYTES", 1 << 16)
+    num_rows, limit = 200_000, 1 << 20
+    values = np.random.default_rng(0).permutation(num_rows)
+    table = pa.table({"n": values, "v": values / 7, "w": values / 3})
+    stream = plan_table(tmp_path / "in.parquet", table, 10_000)
+    job = WrittenIceberg(
+        stream=stream, uri=str(tmp_path), sort_by=("n",), max_sorted_bytes=limit, chunk_rows=10_000
+    )
+    pool = pa.proxy_memory_pool(pa.default_memory_pool())
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        found = job.finish()
+    finally:
+        pa.set_memory_pool(before)
+    assert found.files == 5
+    assert pool.max_memory() < 3 * limit
+    assert numbers(lake) == list(range(num_rows))
