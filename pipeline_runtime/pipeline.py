@@ -27,6 +27,7 @@ import yaml
 from pipeline_runtime.config import (
     API_VERSION,
     KIND,
+    Catalog,
     Dataset,
     DatasetExperiment,
     Output,
@@ -294,8 +295,6 @@ class Pipeline(StepMethods):
 
         Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
         """
-        from pipeline_runtime.run.session import run_experiment
-
         target = {
             "uri": uri,
             "target_file_size_bytes": target_file_size_bytes,
@@ -308,9 +307,81 @@ class Pipeline(StepMethods):
             "partition_by": to_list(partition_by),
             "parquet": {field: value for field, value in target.items() if value is not None},
         }
-        document = self.document(name)
-        document["spec"]["output"] = to_manifest(Output, table)
+        return self._write(table, name, _choose_options(output, name, storage_root, resume))
+
+    def write_iceberg(
+        self,
+        table: str,
+        *,
+        catalog: str | Mapping[str, Any],
+        name: str = "write",
+        mode: str = "fail",
+        columns: Names | None = None,
+        partition_by: Names | None = None,
+        bucket_by: str | None = None,
+        buckets: int | None = None,
+        sort_by: Names | None = None,
+        target_file_size_bytes: int | None = None,
+        compression: str | None = None,
+        storage_root: str = DEFAULT_STORAGE_ROOT,
+        output: str | Path | None = None,
+        resume: bool = False,
+    ) -> Finished:
+        """Write the resulting rows to an Iceberg table, as `lastmile run` with `output` does.
+
+        Args:
+            table: the table, as `namespace.table`. The commit creates it if there is none.
+            catalog: the fields of an item of spec.catalogs, or its name if its properties are in
+                the environment.
+            name: name of the experiment.
+            mode: `fail` refuses a table with rows, `overwrite` replaces them by one snapshot.
+            partition_by: columns whose values are partitions.
+            bucket_by: column by whose hash rows are put into `buckets`.
+            sort_by: columns by which the rows of each file are sorted.
+            output, resume: as for `write_parquet`.
+
+        Raises what `run_experiment` raises if it cannot start; look at `.outcome` for how it ended.
+        """
+        given = {"name": catalog} if isinstance(catalog, str) else dict(catalog)
+        target = {
+            "catalog": given.get("name"),
+            "table": table,
+            "bucket_by": bucket_by,
+            "buckets": buckets,
+            "sort_by": to_list(sort_by),
+            "target_file_size_bytes": target_file_size_bytes,
+            "compression": compression,
+        }
+        fields = {
+            "mode": mode,
+            "columns": to_list(columns),
+            "partition_by": to_list(partition_by),
+            "iceberg": {field: value for field, value in target.items() if value is not None},
+        }
         options = _choose_options(output, name, storage_root, resume)
+        return self._write(fields, name, options, catalog=to_manifest(Catalog, given))
+
+    def _write(
+        self,
+        table: Mapping[str, Any],
+        name: str,
+        options: RunOptions,
+        catalog: Document | None = None,
+    ) -> Finished:
+        """Run the pipeline with `output`.
+
+        Args:
+            table: fields of `output`.
+            catalog: an item of spec.catalogs that the output needs.
+        """
+        from pipeline_runtime.run.session import run_experiment
+
+        document = self.document(name)
+        spec = document["spec"]
+        if catalog is not None:
+            others = [each for each in spec.get("catalogs", ()) if each["name"] != catalog["name"]]
+            spec["catalogs"] = [*others, catalog]
+        spec["output"] = to_manifest(Output, table)
         return run_experiment(parse_experiment(document), _to_text(document), options)
 
 

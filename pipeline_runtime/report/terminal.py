@@ -74,6 +74,8 @@ class _SummaryPainter(Painter):
             table.add_row(self.text(tile.title), self.text(value, "bold"))
         if summary.output:
             table.add_row(self.text("Table"), self.text(summary.output.uri))
+            if summary.output.replaced:
+                table.add_row(self.text("Replaced"), self.text(summary.output.replaced))
         if summary.checkpoints.last:
             table.add_row(self.text("Last checkpoint"), self.text(summary.checkpoints.last))
         self.console.print(table)
