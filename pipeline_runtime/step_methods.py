@@ -44,7 +44,7 @@ class StepMethods:
             right_on: The key's columns in the side table.
             keys: The same as `on`, as a manifest names it.
             s3: Access to an S3-compatible store, as in a manifest.
-            options: `where` and `max_bytes` of a manifest.
+            options: `where`, `max_bytes` and `strategy` of a manifest.
 
         Raises:
             StepError: the key is not given in exactly one way.
@@ -166,7 +166,7 @@ class StepMethods:
             how: `left` keeps rows without a match, `inner` drops them.
             columns: Columns of the side table; all but the key if absent.
             s3: Access to an S3-compatible store, as in a manifest.
-            options: `where` and `max_bytes` of a manifest.
+            options: `where`, `max_bytes` and `strategy` of a manifest.
 
         Raises:
             StepError: the key is not given in exactly one way.

@@ -91,6 +91,7 @@ def build_plan(
     context = BindContext(
         open_side_table=lambda request: open_side_table(request, opening),
         kernels=options.debug.kernels,
+        bucketing=table.bucketing,
     )
     problems = Problems()
     problems.check_columns("spec.dataset.rowKey", spec.dataset.row_key, schema)

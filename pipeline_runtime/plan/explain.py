@@ -116,7 +116,11 @@ def _notes(step: PlannedStep, plan: Plan) -> list[str]:
     notes = list(step.notes)
     if (side := step.transform.side_table) is not None:
         how = "read once and broadcast" if plan.broadcast else "read by each worker, once"
+        if side.parts is not None:
+            how = "read part by part as rows need it"
         notes.append(f"side table {side.description}: {side.num_rows:,} rows, {how}; no shuffle")
+        notes += side.notes
+        notes += side.parts.describe(plan.main.scan.units) if side.parts is not None else ()
     way = step.transform.way
     return [*notes, way] if way else notes
 

@@ -13,9 +13,21 @@ from itertools import chain
 import pyarrow as pa
 
 from pipeline_runtime import expressions
+from pipeline_runtime.bucketing import NO_BUCKET
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.sources import Opening, Predicate, Scan, Source, open_source, read_flat
-from pipeline_runtime.steps.base import SideTable, SideTableRequest
+from pipeline_runtime.plan.bucketed_sides import BucketedParts, SideRows
+from pipeline_runtime.plan.exchange import Exchange, ExchangedParts
+from pipeline_runtime.plan.join_strategies import JoinChoice, SideFacts, choose_strategy
+from pipeline_runtime.sources import (
+    Opening,
+    Predicate,
+    Scan,
+    Source,
+    Unit,
+    open_source,
+    read_flat,
+)
+from pipeline_runtime.steps.base import SideParts, SideTable, SideTableRequest
 
 # Rows per read of a side table; only the peak memory of reading depends on it.
 _READ_ROWS = 1 << 20
@@ -59,7 +71,17 @@ def check_size(description: str, num_bytes: int, max_bytes: int) -> None:
 
 def open_side_table(request: SideTableRequest, opening: Opening) -> SideTable:
     """Open a join's side table and check its size before anything is read. Raises SourceError."""
-    table = open_source(request.source, opening)
+    return build_side_table(
+        request, open_source(request.source, opening), opening.storage_root, request.source.source
+    )
+
+
+def build_side_table(request: SideTableRequest, table: Source, *place: object) -> SideTable:
+    """Return a side table of an open table; see `open_side_table`.
+
+    Args:
+        place: names the table, whatever its version.
+    """
     columns = tuple(request.columns) if request.columns is not None else tuple(table.schema.names)
     scan = table.scan(_predicates(request.where, table.schema))
     known = [name for name in columns if name in table.schema.names]
@@ -70,20 +92,77 @@ def open_side_table(request: SideTableRequest, opening: Opening) -> SideTable:
         where=request.where,
         max_bytes=request.max_bytes,
     )
-    num_bytes = sum(size.num_bytes for size in table.sizes(scan.units, known).values())
-    if request.where is None:  # else only reading shows how many rows remain
+    sizes = table.sizes(scan.units, known).values()
+    num_bytes = sum(size.num_bytes for size in sizes)
+    facts = SideFacts(
+        description=table.description,
+        bucketing=table.bucketing,
+        num_bytes=num_bytes,
+        stored_bytes=sum(size.stored_bytes for size in sizes),
+        units=scan.units,
+    )
+    choice = choose_strategy(request, facts)
+    if choice.strategy == "Broadcast" and request.where is None:  # else only reading shows the size
         check_size(table.description, num_bytes, request.max_bytes)
     # Stays the same when the table is rewritten; its version changes.
-    place = (opening.storage_root, request.source.source, loader.columns, loader.where)
+    place = (*place, loader.columns, loader.where, choice.strategy, choice.num_parts)
+    digest = _hash(place, table.version(scan.units))
+    has_buckets = request.bucketing or table.bucketing or request.strategy != "Auto"
     return SideTable(
-        digest=_hash(place, table.version(scan.units)),
+        digest=digest,
         description=table.description,
         schema=pa.schema([table.schema.field(name) for name in known]),
         num_rows=scan.pruning.rows_read,
         num_bytes=num_bytes,
         load=loader,
         place=_hash(place),
+        parts=_build_parts(choice, request, facts, loader, digest),
+        notes=choice.describe() if has_buckets else (),
     )
+
+
+def _build_parts(
+    choice: JoinChoice,
+    request: SideTableRequest,
+    facts: SideFacts,
+    loader: SideTableLoader,
+    digest: str,
+) -> SideParts | None:
+    """Return the parts that the chosen strategy reads; None if the table is read as a whole."""
+    if choice.strategy == "Broadcast":
+        return None
+    rows = SideRows(table=loader.table, columns=loader.columns, where=loader.where)
+    if choice.strategy == "Exchange":
+        exchange = Exchange(
+            rows=rows,
+            units=loader.scan.units,
+            right_keys=request.right_keys,
+            key=choice.key,
+            num_parts=choice.num_parts,
+            num_row_buckets=choice.num_row_buckets,
+            max_bytes=request.max_bytes,
+        )
+        return ExchangedParts(exchange=exchange, digest=digest, num_bytes=facts.num_bytes)
+    parts: list[list[Unit]] = [[] for _ in range(choice.num_parts)]
+    for unit in loader.scan.units:
+        if unit.bucket is not None and unit.bucket != NO_BUCKET:  # rows without a key match nothing
+            parts[unit.bucket % choice.num_parts].append(unit)
+    bytes_per_row = facts.num_bytes / max(1, sum(unit.num_rows for unit in loader.scan.units))
+    bucketed = BucketedParts(
+        rows=rows,
+        right_keys=request.right_keys,
+        key=choice.key,
+        num_row_buckets=choice.num_row_buckets,
+        max_bytes=request.max_bytes,
+        compression=facts.stored_bytes / max(1, facts.num_bytes),
+        units=tuple(map(tuple, parts)),
+        unit_bytes=tuple(
+            tuple(int(bytes_per_row * unit.num_rows) for unit in part) for part in parts
+        ),
+    )
+    if request.where is None:
+        bucketed.check_keys()
+    return bucketed
 
 
 def _predicates(where: str | None, schema: pa.Schema) -> list[Predicate]:

@@ -11,6 +11,7 @@ are in no schema here, may be in any table, and every transform passes them thro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self, runtime_checkable
@@ -22,6 +23,7 @@ import pyarrow as pa
 from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.expressions import Expression
+from pipeline_runtime.sources import Bucketing, Unit
 
 INTERNAL_PREFIX = "_lastmile_"
 # uint64: the hash of a row's identity, the same whatever block, worker or order it comes in.
@@ -30,6 +32,9 @@ ROW_HASH_COLUMN = "_lastmile_row_hash"
 GROUP_HASH_COLUMN = "_lastmile_group_hash"
 # dictionary<int32, struct>: the values that a request's rows share, once, and each row's index.
 REQUEST_COLUMN = "_lastmile_request"
+# int32 and int64: the place of a row in a part of a side table.
+UNIT_COLUMN = "_lastmile_unit"
+ROW_COLUMN = "_lastmile_row"
 
 
 @runtime_checkable
@@ -128,7 +133,7 @@ class Transform(Protocol):
     def residues(self) -> int | None:
         """Number of residues of a join by bucket; None for any other step.
 
-        Rows of buckets with equal remainders of a division by this number need the same index of
+        Rows of buckets with equal remainders of a division by this number need the same parts of
         the side table. A shuffled epoch has their rows close together.
         """
         ...
@@ -141,6 +146,10 @@ class Transform(Protocol):
     @property
     def way(self) -> str:
         """The implementation that the step chose and why, for people; empty if there is one."""
+        ...
+
+    def find_output(self, column: str) -> str | None:
+        """Return the name that a column of the input has after the step; None if it is changed."""
         ...
 
     def for_evaluation(self) -> Transform | None:
@@ -183,7 +192,6 @@ class BoundStep:
     side_table: SideTable | None = None
     resources: MapResources | None = None
     concurrency: int | None = None
-    residues: int | None = None
 
     @property
     def needs_row_hash(self) -> bool:
@@ -210,12 +218,21 @@ class BoundStep:
         return self.is_filter or not self.changes_rows
 
     @property
+    def residues(self) -> int | None:
+        parts = self.side_table.parts if self.side_table is not None else None
+        return math.gcd(parts.num_parts, parts.num_row_buckets) if parts is not None else None
+
+    @property
     def draws_by(self) -> tuple[object, ...] | None:
         return None
 
     @property
     def way(self) -> str:
         return ""
+
+    def find_output(self, column: str) -> str | None:
+        is_kept = column in self.output_schema.names and column not in self.outputs
+        return column if is_kept else None
 
     def for_evaluation(self) -> Transform | None:
         return None
@@ -232,10 +249,11 @@ class BoundStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideTable:
-    """A small table of a join, as the planner opened it.
+    """The table of a join whose rows are looked up, as the planner opened it.
 
     `load` returns the rows, with only the needed columns and with predicates applied. It is called
-    once in each worker process, through `side_tables.index_of`, not once per batch.
+    once in each worker process, through `side_tables.index_of`, not once per batch. A table that
+    has `parts` is never loaded as a whole.
     """
 
     digest: str  # changes whenever the rows may have changed: files' versions, columns, predicate
@@ -246,6 +264,63 @@ class SideTable:
     load: Callable[[], pa.Table]
     # Stays when the files are rewritten, so that a new index replaces the old one of this place.
     place: str = ""
+    parts: SideParts | None = None
+    notes: tuple[str, ...] = ()  # for people: the strategy of the join, and the reason
+
+
+class SideParts(Protocol):
+    """A side table in parts: part r has the rows whose key's bucket of `num_parts` is r.
+
+    Rows without a key are in no part. Picklable, like all that a step holds.
+    """
+
+    @property
+    def key(self) -> int:
+        """The number of the key column, among the keys of the join, that the buckets are of."""
+        ...
+
+    @property
+    def num_parts(self) -> int:
+        """Number of parts."""
+        ...
+
+    @property
+    def num_row_buckets(self) -> int:
+        """Number of buckets of the rows that are joined, by the same key."""
+        ...
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest size of the parts in the memory of a process."""
+        ...
+
+    def describe(self, row_units: Sequence[Unit]) -> Sequence[str]:
+        """Return lines for people: the work and the memory for rows in these units."""
+        ...
+
+    def estimate_bytes(self, part: int) -> int:
+        """Return the size of a part in memory, as far as it is known before it is read."""
+        ...
+
+    def load(self, part: int) -> pa.Table | None:
+        """Return the rows of a part, in the table's order; None if they exceed `max_bytes`."""
+        ...
+
+    def load_keys(self, part: int) -> pa.Table:
+        """Return the key columns of a part, and `UNIT_COLUMN` and `ROW_COLUMN` for `gather`.
+
+        Raises:
+            SourceError: they exceed `max_bytes`; the message has both numbers.
+        """
+        ...
+
+    def gather(self, part: int, places: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Return columns of the rows of a part at these places, in their order.
+
+        Args:
+            places: `UNIT_COLUMN` and `ROW_COLUMN` of rows that `load_keys` returned.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +329,8 @@ class BindContext:
 
     # The side table of a join: (source model, columns, where text, byte bound) -> SideTable.
     open_side_table: Callable[[SideTableRequest], SideTable]
+    # Buckets of the table that the rows come from, while its column is unchanged.
+    bucketing: Bucketing | None = None
     kernels: bool = True  # pipelineOptions.debug.kernels
 
 
@@ -270,6 +347,10 @@ class SideTableRequest:
     columns: Sequence[str] | None  # keys included; None for all
     where: str | None
     max_bytes: int
+    left_keys: tuple[str, ...] = ()
+    right_keys: tuple[str, ...] = ()
+    strategy: str = "Auto"
+    bucketing: Bucketing | None = None  # of the rows that are joined
 
 
 def is_internal(name: str) -> bool:

@@ -21,6 +21,7 @@ from pipeline_runtime import expressions
 from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
+from pipeline_runtime.sources import Bucketing
 from pipeline_runtime.steps.base import BindContext, Transform, public_schema
 
 
@@ -93,9 +94,18 @@ def bind_pipeline(
             continue
         transforms.append(transform)
         known = dataclasses.replace(known, schema=transform.output_schema)
+        context = dataclasses.replace(context, bucketing=_follow(context.bucketing, transform))
     if problems:
         raise ManifestError(problems)
     return number_draws(transforms)
+
+
+def _follow(bucketing: Bucketing | None, transform: Transform) -> Bucketing | None:
+    """Return the buckets of the rows after a step; None once it changes their column."""
+    name = transform.find_output(bucketing.column) if bucketing is not None else None
+    if bucketing is None or name is None:
+        return None
+    return dataclasses.replace(bucketing, column=name)
 
 
 def number_draws(transforms: Sequence[Transform]) -> tuple[Transform, ...]:

@@ -45,6 +45,12 @@ class KeyIndex:
     bucket_starts: Int64s
     bucket_shift: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the table and of the arrays over it."""
+        arrays = (self.rows, self.group_hashes, self.group_starts, self.bucket_starts)
+        return int(self.table.nbytes + sum(array.nbytes for array in arrays))
+
     def find(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
         """Return pairs (row of the columns, row of the table) with equal keys.
 

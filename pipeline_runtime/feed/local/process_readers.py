@@ -41,6 +41,7 @@ from pipeline_runtime.feed.transport.wire import (
     unpack,
     unpack_shared,
 )
+from pipeline_runtime.plan.exchange import ExchangedParts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.steps.base import SideTable
@@ -387,7 +388,7 @@ def share_side_tables(plan: StreamPlan, descriptors: list[int]) -> StreamPlan:
         if not isinstance(side, SideTable):
             return transform
         if id(side) not in shared:
-            shared[id(side)] = replace(side, load=_share_table(side.load(), descriptors))
+            shared[id(side)] = _share_side_table(side, descriptors)
         return replace(transform, side_table=shared[id(side)])
 
     stages = tuple(
@@ -395,6 +396,14 @@ def share_side_tables(plan: StreamPlan, descriptors: list[int]) -> StreamPlan:
         for stage in plan.stages
     )
     return replace(plan, stages=stages)
+
+
+def _share_side_table(side: SideTable, descriptors: list[int]) -> SideTable:
+    if side.parts is None:
+        return replace(side, load=_share_table(side.load(), descriptors))
+    if isinstance(side.parts, ExchangedParts):  # else each reader would do it again
+        return replace(side, parts=side.parts.finish())
+    return side
 
 
 def _share_table(table: pa.Table, descriptors: list[int]) -> _SharedLoader:

@@ -189,7 +189,7 @@ def broadcast_side_tables(stream: StreamPlan) -> StreamPlan:
 
 def _broadcast(transform: Any) -> Any:
     side = transform.side_table
-    if side is None or isinstance(side.load, _ObjectLoader):
+    if side is None or side.parts is not None or isinstance(side.load, _ObjectLoader):
         return transform
     return replace(transform, side_table=replace(side, load=_ObjectLoader(ray.put(side.load()))))
 

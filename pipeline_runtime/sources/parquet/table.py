@@ -29,6 +29,7 @@ from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.kernels import describe
 from pipeline_runtime.sources.base import (
+    Bucketing,
     ColumnSize,
     Identity,
     Predicate,
@@ -103,6 +104,11 @@ class ParquetTable:
     def identity(self) -> Identity:
         """See Source."""
         return find_identity(self.schema)
+
+    @property
+    def bucketing(self) -> Bucketing | None:
+        """See Source."""
+        return None
 
     def scan(self, predicates: Sequence[Predicate], columns: Collection[str] = ()) -> Scan:
         """See Source; a predicate prunes by partition values and row-group statistics."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.steps.anti_join.model import AntiJoinStep
 from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable
 from pipeline_runtime.steps.checks import Checks
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
-from pipeline_runtime.steps.side_tables import index_of
+from pipeline_runtime.steps.list_columns import Bools
+from pipeline_runtime.steps.side_parts import PartIndex, map_parts
+
+
+def _contains(keys: Sequence[pa.ChunkedArray], index: PartIndex | None) -> Bools:
+    return np.zeros(len(keys[0]), dtype=np.bool_) if index is None else index.keys.contains(keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +57,12 @@ class AntiJoin(BoundStep):
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """Return true for the rows that are kept."""
-        index = index_of(self.side_table, self.right_keys, self.max_bytes)
-        return pa.array(~index.contains([table.column(key) for key in self.left_keys]))
+        keys = [table.column(key) for key in self.left_keys]
+        found = map_parts(self.side_table, self.right_keys, self.max_bytes, keys, _contains)
+        kept = np.ones(table.num_rows, dtype=np.bool_)
+        for rows, is_found in found:
+            kept[rows] = ~is_found
+        return pa.array(kept)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         return table.filter(self.mask(table))

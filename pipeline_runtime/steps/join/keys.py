@@ -28,10 +28,17 @@ def open_side_table(
     with checks.at():
         side = context.open_side_table(
             SideTableRequest(
-                source=config, columns=columns, where=config.where, max_bytes=config.max_bytes
+                source=config,
+                columns=columns,
+                where=config.where,
+                max_bytes=config.max_bytes,
+                left_keys=config.left_keys,
+                right_keys=config.right_keys,
+                strategy=config.strategy,
+                bucketing=context.bucketing,
             )
         )
-    if side is not None and side.num_bytes > config.max_bytes:
+    if side is not None and side.parts is None and side.num_bytes > config.max_bytes:
         checks.add("maxBytes", too_large(side.description, side.num_bytes, config.max_bytes))
     return side
 

@@ -47,7 +47,7 @@ JoinKeys = Annotated[tuple[JoinKey, ...], Field(min_length=1, max_length=MAX_COL
 class SideTableStep(SourceChoice, StepModel):
     """The fields that joins share: a small table, the keys, and a bound on its memory."""
 
-    unhashed_fields: ClassVar[tuple[str, ...]] = ("maxBytes",)
+    unhashed_fields: ClassVar[tuple[str, ...]] = ("maxBytes", "strategy")
 
     keys: JoinKeys
     """The key: columns by name or, if the two sides name them differently, as `left` and
@@ -55,7 +55,11 @@ class SideTableStep(SourceChoice, StepModel):
     where: Expression | None = None
     """Condition for the rows of the side table that are used."""
     max_bytes: Annotated[int, Field(ge=1, le=1 << 40)] = DEFAULT_SIDE_TABLE_BYTES
-    """Largest size of the side table in the memory of each worker."""
+    """Largest size of the side table, or of its parts, in the memory of each worker."""
+    strategy: Literal["Auto", "Broadcast", "Bucket", "Exchange"] = "Auto"
+    """`Broadcast` keeps the whole side table in memory, `Bucket` the parts for some buckets of two
+    tables that have buckets by the key. `Exchange` writes the side table to such parts first.
+    `Auto` takes the first of these that fits."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
@@ -108,7 +112,7 @@ class SideTableStep(SourceChoice, StepModel):
             right_on: The key's columns in the side table.
             keys: The same as `on`, as a manifest names it.
             s3: Access to an S3-compatible store, as in a manifest.
-            options: `where` and `max_bytes` of a manifest.
+            options: `where`, `max_bytes` and `strategy` of a manifest.
 
         Raises:
             StepError: the key is not given in exactly one way.
@@ -162,7 +166,7 @@ class JoinStep(SideTableStep):
             how: `left` keeps rows without a match, `inner` drops them.
             columns: Columns of the side table; all but the key if absent.
             s3: Access to an S3-compatible store, as in a manifest.
-            options: `where` and `max_bytes` of a manifest.
+            options: `where`, `max_bytes` and `strategy` of a manifest.
 
         Raises:
             StepError: the key is not given in exactly one way.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
@@ -13,7 +14,9 @@ from pipeline_runtime.steps.checks import Checks, unknown_column
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
 from pipeline_runtime.steps.join.model import JoinStep
 from pipeline_runtime.steps.list_columns import Int64s
-from pipeline_runtime.steps.side_tables import index_of
+from pipeline_runtime.steps.side_parts import PartIndex, map_parts
+
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +60,42 @@ class Join(BoundStep):
         )
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        index = index_of(self.side_table, self.right_keys, self.max_bytes)
-        left, right = index.find([table.column(key) for key in self.left_keys])
-        payload = index.table.select(self.columns)
-        if self.how == "Inner":
-            joined = table.take(pa.array(left))
-            matches = payload.take(pa.array(right))
-        else:
-            left, right, missing = _with_unmatched(left, right, table.num_rows)
-            unchanged = len(left) == table.num_rows  # each row once: every row is there
-            joined = table if unchanged else table.take(pa.array(left))
-            matches = payload.take(pa.array(right, mask=missing))
+        keys = [table.column(key) for key in self.left_keys]
+        found = map_parts(self.side_table, self.right_keys, self.max_bytes, keys, self._match)
+        left = np.concatenate([_NO_ROWS, *(rows[places] for rows, (places, _) in found)])
+        matches = pa.concat_tables(
+            [self._payload_schema.empty_table(), *(m for _, (_, m) in found)]
+        )
+        if (left[1:] < left[:-1]).any():
+            order = np.argsort(left, kind="stable")
+            left, matches = left[order], matches.take(pa.array(order))
+        # A left join has each row at least once.
+        unchanged = self.how == "Left" and len(left) == table.num_rows
+        joined = table if unchanged else table.take(pa.array(left))
         for name in self.columns:
             joined = joined.append_column(self.output_schema.field(name), matches.column(name))
         return joined
+
+    def _match(
+        self, keys: Sequence[pa.ChunkedArray], index: PartIndex | None
+    ) -> tuple[Int64s, pa.Table]:
+        """Return the numbers of the rows, repeated for each match, and the side's columns."""
+        num_rows = len(keys[0])
+        left = right = _NO_ROWS
+        if index is not None:
+            left, right = index.keys.find(keys)
+        missing = None
+        if self.how == "Left":
+            left, right, missing = _with_unmatched(left, right, num_rows)
+        if index is None:
+            nulls = [pa.nulls(len(left), field.type) for field in self._payload_schema]
+            return left, pa.Table.from_arrays(nulls, schema=self._payload_schema)
+        found = index.take(pa.array(right, mask=missing), self.columns)
+        return left, pa.Table.from_arrays(found.columns, schema=self._payload_schema)
+
+    @property
+    def _payload_schema(self) -> pa.Schema:
+        return pa.schema([self.output_schema.field(name) for name in self.columns])
 
 
 def _with_unmatched(

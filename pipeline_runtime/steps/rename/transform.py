@@ -45,6 +45,9 @@ class Rename(BoundStep):
             output_schema=pa.schema(fields),
         )
 
+    def find_output(self, column: str) -> str | None:
+        return dict(self.columns).get(column, column)
+
     def __call__(self, table: pa.Table) -> pa.Table:
         new_names = dict(self.columns)
         return table.rename_columns([new_names.get(name, name) for name in table.schema.names])

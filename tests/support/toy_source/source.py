@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sources import (
+    Bucketing,
     ColumnSize,
     Identity,
     Opening,
@@ -49,6 +50,11 @@ class ToyTable:
     @property
     def identity(self) -> Identity:
         return find_identity(self.schema)
+
+    @property
+    def bucketing(self) -> Bucketing | None:
+        """See Source."""
+        return None
 
     def scan(self, predicates: Sequence[Predicate], columns: Collection[str] = ()) -> Scan:
         every = [self._unit(index) for index in range(-(-self.model.rows // self.model.unit_rows))]
