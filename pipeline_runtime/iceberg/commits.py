@@ -12,14 +12,16 @@ Every attempt asserts the snapshot that it replaces, so at most one attempt of a
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from pipeline_runtime.deadline import call_in_time
 from pipeline_runtime.errors import OutputError, OutputRefused
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ RUN_PROPERTY = "lastmile.run"
 TOKEN_PROPERTY = "lastmile.commit"
 # Answers that mean nothing by themselves: the catalog was away, or the connection was.
 _MAX_UNKNOWN = 5
+# A catalog in the cloud may have to start; a commit writes metadata, and locks the table.
+_LOAD_SECONDS, _COMMIT_SECONDS = 30.0, 120.0
 # Requests to a store at a time.
 _REQUESTS = 16
 
@@ -131,17 +135,14 @@ class _Attempts:
 
     def run(self, before: Callable[[], None]) -> Committed:
         began = time.monotonic()
-        attempt = 0
-        while True:
-            error = self._try(before)
-            if isinstance(error, Committed):
-                return Committed(
-                    snapshot_id=error.snapshot_id, summary=error.summary, num_retries=attempt
-                )
+        for attempt in itertools.count():
+            found = self._try(before)
+            if isinstance(found, Committed):
+                return replace(found, num_retries=attempt)
             if time.monotonic() - began > self.retrying.max_seconds:
-                raise self._give_up("other writers were faster", attempt, error) from error
+                raise self._give_up("other writers were faster", attempt + 1, found) from found
             self.retrying.wait(attempt)
-            attempt += 1
+        raise AssertionError("unreachable")
 
     def _try(self, before: Callable[[], None]) -> Committed | Exception:
         """Look for the commit, and attempt it; return it, or the error after which to try again."""
@@ -192,7 +193,10 @@ class _Attempts:
             asserted = AssertTableUUID(uuid=metadata.table_uuid)
             requirements = (*transaction._requirements, asserted)
         table = transaction._table
-        response = self.catalog.commit_table(table, requirements, transaction._updates)
+        updates = transaction._updates
+        response = call_in_time(
+            lambda: self.catalog.commit_table(table, requirements, updates), _COMMIT_SECONDS
+        )
         with suppress(Exception):  # the commit is done; the table's properties may ask for this
             self.catalog._delete_old_metadata(table.io, table.metadata, response.metadata)
 
@@ -211,7 +215,7 @@ class _Attempts:
     def _load(self) -> Table | Exception | None:
         """Load the table; return the error if the catalog, of whatever kind, does not answer."""
         try:
-            return load_or_none(self.catalog, self.table)
+            return call_in_time(lambda: load_or_none(self.catalog, self.table), _LOAD_SECONDS)
         except Exception as error:  # noqa: BLE001 - counted by the caller
             return error
 

@@ -69,8 +69,10 @@ class Destination(Protocol):
         record: RunRecord,
         files: Sequence[StagedFile],
         check_claim: Callable[[], None],
-    ) -> None:
-        """Put a finished table in place; may be repeated.
+    ) -> int:
+        """Put a finished table in place, and return how often that was tried again.
+
+        It may be repeated by another attempt at the run.
 
         Args:
             check_claim: raises if another attempt has taken the run over.

@@ -65,7 +65,7 @@ class Folder:
         record: RunRecord,
         files: Sequence[StagedFile],
         check_claim: Callable[[], None],
-    ) -> None:
+    ) -> int:
         manifest = OutputManifest(
             id=record.id,
             run=run,
@@ -74,6 +74,7 @@ class Folder:
             files=tuple(files),
         )
         commit(self.place, manifest, self.mode)
+        return 0
 
     def clean_up(self, run: str) -> None:
         manifest = self._read()

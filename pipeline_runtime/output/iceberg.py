@@ -231,17 +231,18 @@ class IcebergTable:
         record: RunRecord,
         files: Sequence[StagedFile],
         check_claim: Callable[[], None],
-    ) -> None:
+    ) -> int:
         properties = {_RUN_HASH_PROPERTY: record.run_hash}
         key = CommitKey(run=run, token=record.id, properties=properties)
         stage = partial(self._stage, run, key, files)
         try:
-            commit_change(self.catalog, self.name, key, stage, before=check_claim)
+            landed = commit_change(self.catalog, self.name, key, stage, before=check_claim)
         except OutputRefused:  # it is not in the table and never will be
             self._remove_files(run, is_committed=False)
             for folder in (names.MERGED_FOLDER, names.MERGING_FOLDER, names.COMMITS_FOLDER):
                 self.stage(run).below(folder).remove()
             raise
+        return landed.num_retries
 
     def _stage(
         self, run: str, key: CommitKey, files: Sequence[StagedFile], table: Table | None

@@ -64,6 +64,7 @@ class Target:
         name: the table's name for people: a URI, or the name of a table.
         split: divides each chunk's rows into partitions.
         layout: see `RunRecord`.
+        staging_field: the field of the manifest that decides where rows are spooled.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Target:
     form: FileFormat
     split: Split
     layout: dict[str, Any] = field(default_factory=dict)
+    staging_field: str = "spec.output.parquet.uri"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +90,7 @@ class Progress:
         recording_seconds: part of that time in which the driver was busy with records.
         files, num_bytes: what the merge has written of the table.
         merged_rows: rows in these files.
+        commit_retries: commits that were tried again, since another writer was faster.
     """
 
     phase: Phase = "Spooling"
@@ -102,6 +105,7 @@ class Progress:
     files: int = 0
     num_bytes: int = 0
     merged_rows: int = 0
+    commit_retries: int = 0
     files_planned: int = 0
     waited: Waited = field(default_factory=Waited)
     usage: WorkerUsage = field(default_factory=WorkerUsage)
@@ -222,7 +226,8 @@ class Job:
         return committed
 
     def _commit(self, files: Sequence[StagedFile]) -> None:
-        self.target.destination.commit(self.run, self.record, files, self._check_claim)
+        commit = self.target.destination.commit
+        self.progress.commit_retries += commit(self.run, self.record, files, self._check_claim)
 
     def _spool(
         self,

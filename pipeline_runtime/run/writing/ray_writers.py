@@ -47,11 +47,14 @@ _MAX_CLAIM_BYTES = 1 << 16
 
 
 @contextmanager
-def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Writers]:
+def open_ray_writers(
+    plan: Plan, stream: Stream, staged: Storage, *, staging_field: str
+) -> Iterator[Writers]:
     """Yield the data workers as writers. Ray must be connected.
 
     Args:
         staged: folder of the run's staged files, which every node must reach.
+        staging_field: the field of the manifest that decides where it is.
 
     Raises, and turns Ray's errors into, a LastmileError.
     """
@@ -60,7 +63,7 @@ def open_ray_writers(plan: Plan, stream: Stream, staged: Storage) -> Iterator[Wr
     labels = find_placement(0, wants_gpus=False).data
     failures = None
     try:
-        _check_reach(staged, labels)
+        _check_reach(staged, staging_field, labels)
         if plan.feed.engine == "RayData":
             failures = _start_failures()
             options = RayDataOptions(broadcast=plan.broadcast, labels=labels, finish=stream.finish)
@@ -197,8 +200,8 @@ def _count_cpus(labels: Mapping[str, str] | None) -> int:
     return sum(int(node["Resources"].get("CPU", 0)) for node in nodes)
 
 
-def _check_reach(staged: Storage, labels: Mapping[str, str] | None) -> None:
-    """Raise ManifestError if the table is in a folder that other nodes do not have."""
+def _check_reach(staged: Storage, field: str, labels: Mapping[str, str] | None) -> None:
+    """Raise ManifestError if rows are stored in a folder that other nodes do not have."""
     here = ray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in _list_nodes(labels) if node["NodeID"] != here]
     if not staged.is_local or not others:
@@ -210,7 +213,7 @@ def _check_reach(staged: Storage, labels: Mapping[str, str] | None) -> None:
             f"must be a place that every node of the cluster reaches, but {staged.uri} is not on "
             "the data workers; name a folder of an object store or of a shared file system"
         )
-        raise ManifestError([Problem(path="spec.output.parquet.uri", message=message)])
+        raise ManifestError([Problem(path=field, message=message)])
 
 
 def _has_claim(staged: Storage) -> bool:

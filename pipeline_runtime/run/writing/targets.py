@@ -69,4 +69,5 @@ def _open_iceberg(
         form=table.form,
         split=SplitByPartition(table.form.layout),
         layout=table.form.layout.to_json(),
+        staging_field="spec.artifacts.uri",
     )

@@ -173,7 +173,10 @@ class WritingRun:
             return open_local_writers(self.basis.plan, stream)
         from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
-        return open_ray_writers(self.basis.plan, stream, self._job.staged)
+        job = self._job
+        return open_ray_writers(
+            self.basis.plan, stream, job.staged, staging_field=job.target.staging_field
+        )
 
     def _describe(self, progress: Progress) -> str:
         planned_rows = self.basis.plan.main.scan.pruning.rows_read

@@ -16,6 +16,7 @@ import pytest
 from ray_heads import RealRay
 from run_support import LASTMILE, Project, checksum_of, wait_for, workers_called
 from warm_lastmile import RUN_SECONDS, Lastmile
+from written_iceberg import list_orphans, make_lake
 
 from pipeline_runtime import Pipeline
 
@@ -95,6 +96,31 @@ def test_a_cluster_writes_the_same_table(
         assert ended.code == 0, str(ended)
         check_table(run)
     assert files_of(here) == files_of(there)
+
+
+@pytest.mark.slow
+def test_a_cluster_writes_an_iceberg_table(
+    project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    target = {"catalog": "lake", "table": "db.t", "bucketBy": "part", "buckets": 8}
+    uri = f"sqlite:///{run.folder}/catalog.db"
+    write_project(
+        run,
+        catalogs=[
+            {"name": "lake", "type": "Sql", "uri": uri, "warehouse": f"file://{run.folder}/lake"}
+        ],
+        output={"iceberg": {**target, "sortBy": ["id"]}},
+    )
+    lake = make_lake(run.folder)
+    hurry(run)
+    ended = on_cluster.run(*run.args("--address", "auto"))
+    assert ended.code == 0, str(ended)
+    table = lake.load_table("db.t")
+    assert sorted(table.scan().to_arrow()["id"].to_pylist()) == KEPT
+    assert len(table.inspect.files()) == 8
+    assert list_orphans(table) == set()
+    lake.engine.dispose()
 
 
 @pytest.mark.slow
