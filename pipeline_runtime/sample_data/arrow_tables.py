@@ -6,7 +6,7 @@ lays its tables out in files. Columns of the user are built once a request and r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date, timedelta
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -81,7 +81,7 @@ def build_schema() -> pa.Schema:
             ("user_sequence_actions", pa.list_(pa.int8())),
             ("item_id", pa.int64()),
             ("position", pa.int8()),
-            *((_name_dense(index), pa.float32()) for index in range(NUM_DENSE)),
+            *((name_dense(index), pa.float32()) for index in range(NUM_DENSE)),
             *((_name_category(index), pa.int64()) for index in range(NUM_CATEGORIES)),
             ("clicked", pa.bool_()),
             ("saves", pa.int8()),
@@ -91,27 +91,36 @@ def build_schema() -> pa.Schema:
     )
 
 
-def build_chunk(population: Population, key: ChunkKey) -> pa.Table:
-    """The `CHUNK_ROWS` rows of a chunk; the caller cuts off those past the day's end."""
+def build_chunk(
+    population: Population, key: ChunkKey, columns: Collection[str] | None = None
+) -> pa.Table:
+    """Return the `CHUNK_ROWS` rows of a chunk; the caller cuts off those past the day's end.
+
+    Args:
+        columns: names of columns to build; all if absent. Histories take most of the time.
+    """
     rng = build_generator(population.seed, _CHUNK_STREAM, key.day, key.index)
     requests = draw_requests(rng, population, key)
     impressions = draw_impressions(rng, population, requests)
     outcomes = draw_outcomes(rng, population, requests, impressions)
     masks = {name: rng.random(CHUNK_ROWS) < share for name, share in ROW_NULL_SHARES.items()}
-    columns = {
+    schema = build_schema()
+    names = [name for name in schema.names if columns is None or name in columns]
+    arrays = {
         **_repeat(_build_user_columns(population, requests, key), impressions.request_N),
-        **_build_history_columns(population, requests, key),
         **_build_impression_columns(impressions, key, masks),
         **_build_outcome_columns(outcomes, masks),
     }
-    schema = build_schema()
-    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    if not set(LIST_COLUMNS).isdisjoint(names):
+        arrays |= _build_history_columns(population, requests, key)
+    chosen = pa.schema([schema.field(name) for name in names])
+    return pa.Table.from_arrays([arrays[name] for name in names], schema=chosen)
 
 
 def build_spam_table(population: Population) -> pa.Table:
     """Every spam user, by id, with the reason; many of them are in no row of a small sample."""
     user_ids = np.sort(population.spam_ids)
-    reasons = _take_names(SPAM_REASONS, user_ids % len(SPAM_REASONS))
+    reasons = take_names(SPAM_REASONS, user_ids % len(SPAM_REASONS))
     return pa.table({"user_id": pa.array(user_ids), "reason": reasons})
 
 
@@ -120,7 +129,7 @@ def build_day_name(day: int) -> str:
     return (FIRST_DAY + timedelta(days=day)).isoformat()
 
 
-def _name_dense(index: int) -> str:
+def name_dense(index: int) -> str:
     return f"dense_{index:02d}"
 
 
@@ -132,16 +141,16 @@ def _build_user_columns(
     population: Population, requests: Requests, key: ChunkKey
 ) -> dict[str, pa.Array]:
     users = requests.user_ids
-    masks = _build_user_masks(population, users)
-    names = [_name_dense(index) for index in range(NUM_USER_DENSE)]
+    masks = build_user_masks(population, users)
+    names = [name_dense(index) for index in range(NUM_USER_DENSE)]
     dense = zip(names, population.dense_UD[users].T, strict=True)
     request_ids = (key.day << _REQUEST_ID_DAY_SHIFT) + key.first_row_in_day + requests.first_rows
     return {
         "request_id": pa.array(request_ids),
         "user_id": pa.array(users),
-        "user_country": _take_names(COUNTRIES, population.country_U[users], masks["user_country"]),
+        "user_country": take_names(COUNTRIES, population.country_U[users], masks["user_country"]),
         "user_age_days": pa.array(population.age_days_U[users] + np.int32(key.day)),
-        "device": _take_names(DEVICES, requests.devices, requests.is_device_null),
+        "device": take_names(DEVICES, requests.devices, requests.is_device_null),
         **{name: pa.array(values, mask=masks.get(name)) for name, values in dense},
     }
 
@@ -172,7 +181,7 @@ def _repeat_ragged(
     return np.concatenate(parts)
 
 
-def _build_user_masks(population: Population, user_ids: Int64Array) -> dict[str, BoolArray]:
+def build_user_masks(population: Population, user_ids: Int64Array) -> dict[str, BoolArray]:
     chance = population.missing_U[user_ids]
     low, masks = 0.0, {}
     for name, share in USER_NULL_SHARES.items():
@@ -187,7 +196,7 @@ def _build_impression_columns(
     items = impressions.item_ids_N
     categories = [items % NUM_CLUSTERS, items // NUM_CLUSTERS, *impressions.context_DN]
     features = {
-        **{_name_dense(NUM_USER_DENSE + i): v for i, v in enumerate(impressions.dense_DN)},
+        **{name_dense(NUM_USER_DENSE + i): v for i, v in enumerate(impressions.dense_DN)},
         **{_name_category(i): v for i, v in enumerate(categories)},
     }
     return {
@@ -221,7 +230,7 @@ def _repeat(columns: dict[str, pa.Array], request_N: Int64Array) -> dict[str, pa
     return {name: column.take(indices) for name, column in columns.items()}
 
 
-def _take_names(
+def take_names(
     names: Sequence[str], indices: npt.NDArray[np.integer], mask: BoolArray | None = None
 ) -> pa.Array:
     return pa.array(names).take(pa.array(indices, mask=mask))

@@ -1,7 +1,8 @@
-"""Lays the sample data out in files and knows when they are already there.
+"""Lays the sample data out in files, and finds out if they are already there.
 
-Owns the layout, the manifest file and the replacement of what an earlier call left. `arrow_tables`
-runs before it and makes the tables; `sources` reads the files after it.
+Owns the layout, the manifest file and the replacement of an earlier call's files. `arrow_tables`
+runs before it and makes the tables; `sources` reads the files after it. `lake` uses its plan of
+days and its manifest.
 
     DIRECTORY/_lastmile_sample.json                          options, files and sizes; written last
     DIRECTORY/impressions/day=2026-01-01/part-00000.parquet  several row groups each
@@ -17,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,7 +46,7 @@ MIN_GROUPS_PER_FILE: Final = 4  # so that a small sample too has units to shuffl
 
 # Encoded by dictionary: few different values. The rest is plain; for the actions, with 5 values,
 # plain under zstd was 1.7 times faster to write and half the size (pyarrow 26).
-_DICTIONARY_COLUMNS: Final = (
+DICTIONARY_COLUMNS: Final = (
     *("user_country", "user_age_days", "device", "position", "saves"),
     *("user_id", "request_id"),
     *(f"cat_{index:02d}" for index in range(10)),  # up to 1,000 values
@@ -60,7 +61,9 @@ class _FilePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _DayPlan:
+class DayPlan:
+    """The rows of a day and the files that hold them; `first_row` counts over all days."""
+
     day: int
     first_row: int
     rows: int
@@ -72,7 +75,7 @@ def write_sample_data(
     options: SampleDataOptions,
     on_progress: Callable[[int], None] | None = None,
 ) -> SampleDataSummary:
-    """Writes the sample data, or nothing where a call with equal options has already done so.
+    """Write the sample data, or nothing if a call with equal options has already done so.
 
     Args:
         directory: made if absent; what this function wrote there with other options is replaced.
@@ -85,7 +88,7 @@ def write_sample_data(
     started = time.monotonic()
     file_sizes = _get_current_files(directory, options)
     was_current = file_sizes is not None
-    report = on_progress if on_progress is not None else _ignore_progress
+    report = on_progress if on_progress is not None else ignore_progress
     if file_sizes is None:
         file_sizes = _rewrite(directory, options, report)
     else:
@@ -99,13 +102,14 @@ def write_sample_data(
     )
 
 
-def _ignore_progress(rows: int) -> None:
+def ignore_progress(rows: int) -> None:
+    """Take the place of a callback that nobody gave."""
     del rows
 
 
 def _get_current_files(directory: Path, options: SampleDataOptions) -> dict[str, int] | None:
-    """The sizes of the files in bytes, by path; None where anything is missing or different."""
-    manifest = _read_manifest(directory)
+    """Return the sizes of the files in bytes, by path; None if any is missing or different."""
+    manifest = read_manifest(directory / MANIFEST_NAME)
     if manifest.get("version") != FORMAT_VERSION or manifest.get("options") != asdict(options):
         return None
     expected = manifest.get("files")
@@ -114,24 +118,22 @@ def _get_current_files(directory: Path, options: SampleDataOptions) -> dict[str,
     return expected if _get_file_sizes(directory) == expected else None
 
 
-def _read_manifest(directory: Path) -> dict[str, object]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """Return the content of the manifest; empty if it is absent or torn."""
     try:
-        content = from_json((directory / MANIFEST_NAME).read_text(encoding="utf-8"))
+        content = from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
-def _write_manifest(
-    directory: Path, options: SampleDataOptions, files: dict[str, int] | None
-) -> None:
-    content = {"version": FORMAT_VERSION, "options": asdict(options), "files": files}
-    write_atomically(directory / MANIFEST_NAME, json.dumps(content, indent=2) + "\n")
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write the manifest."""
+    write_atomically(path, json.dumps(content, indent=2) + "\n")
 
 
 def _get_file_sizes(directory: Path) -> dict[str, int]:
-    """Everything below the two folders: a file that is not ours would be read as data too."""
+    """Return all files below the two folders: a foreign one would be read as data too."""
     return {
         path.relative_to(directory).as_posix(): path.stat().st_size
         for folder in (IMPRESSIONS_FOLDER, SPAM_FOLDER)
@@ -145,18 +147,20 @@ def _rewrite(
 ) -> dict[str, int]:
     directory.mkdir(parents=True, exist_ok=True)
     _remove_earlier(directory)
-    # Without files: says that what lies here is ours, and not whole.
-    _write_manifest(directory, options, None)
+    manifest = directory / MANIFEST_NAME
+    content: dict[str, Any] = {"version": FORMAT_VERSION, "options": asdict(options)}
+    # Without files: these files are the sample's, and not complete.
+    write_manifest(manifest, {**content, "files": None})
     population = build_population(options.seed)
     _write_spam_users(directory, population, options)
     _write_days(directory, population, options, report)
     file_sizes = _get_file_sizes(directory)
-    _write_manifest(directory, options, file_sizes)
+    write_manifest(manifest, {**content, "files": file_sizes})
     return file_sizes
 
 
 def _remove_earlier(directory: Path) -> None:
-    """Removes what an earlier call wrote; a directory without its manifest is somebody's data."""
+    """Remove the files of an earlier call; a directory without its manifest is somebody's data."""
     paths = [directory / path for path in _get_file_sizes(directory)]
     foreign = [path for path in paths if not path.name.lstrip(".").startswith("part-")]
     if paths and not (directory / MANIFEST_NAME).exists():
@@ -178,10 +182,13 @@ def _write_days(
     options: SampleDataOptions,
     report: Callable[[int], None],
 ) -> None:
+    def build(key: ChunkKey) -> pa.Table:
+        return build_chunk(population, key)
+
     rows_written = 0
-    for plan in _plan_days(options):
+    for plan in plan_days(options):
         group_sizes = [size for file in plan.files for size in file.group_sizes]
-        groups = _iter_groups(_iter_chunks(population, plan), group_sizes)
+        groups = _iter_groups(iter_chunks(plan, build), group_sizes)
         for file in plan.files:
             with _open_writer(directory / file.path, build_schema(), options) as writer:
                 for table in islice(groups, len(file.group_sizes)):
@@ -192,7 +199,7 @@ def _write_days(
 
 def _write_spam_users(directory: Path, population: Population, options: SampleDataOptions) -> None:
     table = build_spam_table(population)
-    path = directory / SPAM_FOLDER / _name_part(0)
+    path = directory / SPAM_FOLDER / name_part(0)
     with _open_writer(path, table.schema, options) as writer:
         writer.write_table(table)
 
@@ -208,22 +215,23 @@ def _open_writer(
             file,
             schema,
             compression=options.compression,
-            use_dictionary=list(_DICTIONARY_COLUMNS),
+            use_dictionary=list(DICTIONARY_COLUMNS),
             write_statistics=[name for name in schema.names if name not in LIST_COLUMNS],
         ) as writer,
     ):
         yield writer
 
 
-def _name_part(index: int) -> str:
+def name_part(index: int) -> str:
+    """Return the name of a file of a folder."""
     return f"part-{index:05d}.parquet"
 
 
-def _plan_days(options: SampleDataOptions) -> list[_DayPlan]:
-    """Rows spread evenly over the days; a day without rows (fewer rows than days) has no folder."""
+def plan_days(options: SampleDataOptions) -> list[DayPlan]:
+    """Spread the rows evenly over the days; skip days without rows (fewer rows than days)."""
     bounds = [options.rows * day // options.days for day in range(options.days + 1)]
     return [
-        _DayPlan(
+        DayPlan(
             day=day,
             first_row=first,
             rows=last - first,
@@ -237,33 +245,32 @@ def _plan_days(options: SampleDataOptions) -> list[_DayPlan]:
 def _plan_files(day: int, rows: int, options: SampleDataOptions) -> tuple[_FilePlan, ...]:
     folder = f"{IMPRESSIONS_FOLDER}/day={build_day_name(day)}"
     return tuple(
-        _FilePlan(
-            path=f"{folder}/{_name_part(index)}", group_sizes=_plan_groups(file_rows, options)
-        )
-        for index, file_rows in enumerate(_cut(rows, options.rows_per_file))
+        _FilePlan(path=f"{folder}/{name_part(index)}", group_sizes=_plan_groups(file_rows, options))
+        for index, file_rows in enumerate(cut(rows, options.rows_per_file))
     )
 
 
 def _plan_groups(file_rows: int, options: SampleDataOptions) -> tuple[int, ...]:
     small_file_size = -(-file_rows // MIN_GROUPS_PER_FILE)
-    return _cut(file_rows, min(options.rows_per_group, small_file_size))
+    return cut(file_rows, min(options.rows_per_group, small_file_size))
 
 
-def _cut(rows: int, size: int) -> tuple[int, ...]:
-    """Chunks of `size` that add up to `rows`; the last may be smaller."""
+def cut(rows: int, size: int) -> tuple[int, ...]:
+    """Return sizes of at most `size` that add up to `rows`; the last may be smaller."""
     return tuple(min(size, rows - first) for first in range(0, rows, size))
 
 
-def _iter_chunks(population: Population, plan: _DayPlan) -> Iterator[pa.Table]:
+def iter_chunks(plan: DayPlan, build: Callable[[ChunkKey], pa.Table]) -> Iterator[pa.Table]:
+    """Yield the chunks of a day, which `build` makes, without the rows past the day's end."""
     for index, first in enumerate(range(0, plan.rows, CHUNK_ROWS)):
         key = ChunkKey(
             day=plan.day, index=index, first_row=plan.first_row + first, rows_in_day=plan.rows
         )
-        yield build_chunk(population, key).slice(0, plan.rows - first)
+        yield build(key).slice(0, plan.rows - first)
 
 
 def _iter_groups(chunks: Iterator[pa.Table], sizes: Iterable[int]) -> Iterator[pa.Table]:
-    """The rows of the chunks in tables of the given sizes; holds one group and one chunk."""
+    """Yield the chunks' rows in tables of the given sizes; one group and one chunk are held."""
     held: list[pa.Table] = []
     for size in sizes:
         while sum(table.num_rows for table in held) < size:

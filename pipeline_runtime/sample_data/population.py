@@ -162,18 +162,24 @@ def build_affinity(
 
 
 def build_histories(
-    population: Population, user_ids_R: Int64Array, days_R: Float64Array
+    population: Population,
+    user_ids_R: Int64Array,
+    days_R: Float64Array,
+    lengths_R: Int64Array | None = None,
 ) -> Histories:
-    """The last 100 to 200 events of each user at a time, in days since the first day began.
+    """Return the last events of each user at a time, in days since the first day began.
 
     Event n of a user is a hash of seed, user and n, so two requests of one user an hour apart share
     all but the events in between, whichever chunk they are in.
+
+    Args:
+        lengths_R: number of events of each history; the user's own, 100 to 200, if absent.
     """
-    lengths = population.sequence_length_U[user_ids_R]
+    lengths = population.sequence_length_U[user_ids_R] if lengths_R is None else lengths_R
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    newest = MAX_SEQUENCE_LENGTH + population.events_per_day_U[user_ids_R] * days_R
-    counters = np.repeat(newest.astype(np.int64) + starts, lengths) - np.arange(ends[-1])
+    newest = count_events(population, user_ids_R, days_R)
+    counters = np.repeat(newest + starts, lengths) - np.arange(ends[-1])
     users = np.repeat(user_ids_R, lengths)
     bits = _hash_events(population.seed, users, counters)
     items, is_liked = _pick_history_items(population, users, bits)
@@ -182,6 +188,14 @@ def build_histories(
         item_ids_E=items,
         actions_E=_pick_actions(bits, is_liked),
     )
+
+
+def count_events(
+    population: Population, user_ids_R: Int64Array, days_R: Float64Array
+) -> Int64Array:
+    """Return the number of each user's newest event at a time, in days as `build_histories`."""
+    events = MAX_SEQUENCE_LENGTH + population.events_per_day_U[user_ids_R] * days_R
+    return events.astype(np.int64)
 
 
 def _draw_tastes(rng: np.random.Generator, num_rows: int) -> Int8Array:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from logistic import BoolArray, FloatArray, fit_logistic, measure_auc, share_topics
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.sample_data import SampleDataOptions, write_sample_data
@@ -26,14 +27,10 @@ from pipeline_runtime.sample_data.arrow_tables import (
     build_schema,
 )
 from pipeline_runtime.sample_data.population import (
-    NUM_CLUSTERS,
     Action,
     build_histories,
     build_population,
 )
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 # More than a chunk (4,096 rows) a day; groups and files that do not end where chunks do.
 SMALL = SampleDataOptions(rows=10_007, days=2, rows_per_file=2_000, rows_per_group=600)
@@ -209,37 +206,16 @@ def test_floats_hold_no_nan(log: pa.Table) -> None:
     assert not any(pc.any(pc.is_nan(log[name])).as_py() for name in floats)
 
 
-def _count_topic_in_history(log: pa.Table) -> FloatArray:
-    """The share of each row's history that has the topic of the row's item."""
-    lengths = _get_sequence_lengths(log, "user_sequence").astype(np.int64)
-    topics = np.asarray(pc.list_flatten(log["user_sequence"])) % NUM_CLUSTERS
-    wanted = np.repeat(np.asarray(log["item_id"]) % NUM_CLUSTERS, lengths)
-    starts = np.cumsum(lengths) - lengths
-    return np.asarray(np.add.reduceat((topics == wanted).astype(np.float64), starts) / lengths)
-
-
 def _build_features(log: pa.Table) -> FloatArray:
     dense = [np.asarray(pc.fill_null(log[f"dense_{i:02d}"], 0.0)) for i in range(20)]
     position = np.log1p(np.asarray(log["position"]).astype(np.float64))
-    columns = [np.ones(log.num_rows), position, *dense, 10 * _count_topic_in_history(log)]
+    columns = [
+        np.ones(log.num_rows),
+        position,
+        *dense,
+        10 * share_topics(log["user_sequence"], log["item_id"]),
+    ]
     return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
-
-
-def _fit_logistic(features: FloatArray, labels: BoolArray) -> FloatArray:
-    weights = np.zeros(features.shape[1])
-    for _ in range(6):  # Newton's method
-        share = 1 / (1 + np.exp(-features @ weights))
-        curvature = (features * (share * (1 - share))[:, None]).T @ features
-        weights += np.linalg.solve(curvature, features.T @ (labels - share))
-    return weights
-
-
-def _measure_auc(labels: BoolArray, scores: FloatArray) -> float:
-    ranks = np.empty(len(scores))
-    ranks[np.argsort(scores)] = np.arange(1, len(scores) + 1)
-    positives = int(labels.sum())
-    pairs = positives * (len(labels) - positives)
-    return float((ranks[labels].sum() - positives * (positives + 1) / 2) / pairs)
 
 
 @pytest.fixture(scope="module")
@@ -254,8 +230,8 @@ def test_a_linear_model_learns_the_last_day_from_the_others(
     fit_input: tuple[FloatArray, BoolArray, BoolArray],
 ) -> None:
     features, clicked, last = fit_input
-    weights = _fit_logistic(features[~last], clicked[~last])
-    assert _measure_auc(clicked[last], features[last] @ weights) > 0.72
+    weights = fit_logistic(features[~last], clicked[~last])
+    assert measure_auc(clicked[last], features[last] @ weights) > 0.72
 
 
 def test_the_history_is_worth_more_than_a_point_of_auc(
@@ -264,8 +240,8 @@ def test_the_history_is_worth_more_than_a_point_of_auc(
     features, clicked, last = fit_input
     aucs = []
     for used in (features, features[:, :-1]):
-        weights = _fit_logistic(used[~last], clicked[~last])
-        aucs.append(_measure_auc(clicked[last], used[last] @ weights))
+        weights = fit_logistic(used[~last], clicked[~last])
+        aucs.append(measure_auc(clicked[last], used[last] @ weights))
     assert aucs[0] > aucs[1] + 0.01
 
 

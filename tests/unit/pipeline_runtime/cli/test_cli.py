@@ -242,6 +242,15 @@ def test_sample_data_reports_its_rows(
     assert json.loads(capsys.readouterr().out)["rows"] == 10_000
 
 
+def test_sample_data_writes_iceberg_tables(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    assert call(monkeypatch, "sample-data", "--iceberg", "--rows", "10000", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["directory"] == "build/lake"
+    tables = {path.name for path in (folder / "build/lake/warehouse/sample").iterdir()}
+    assert tables == {"impressions", "user_actions", "user_features"}
+
+
 def test_version(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     assert call(monkeypatch, "--version") == 0
     assert capsys.readouterr().out.startswith("lastmile 0.")
