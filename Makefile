@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards dist format help lint lint-types lock run sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -30,6 +30,11 @@ help: ## Show this list
 run: setup sample-data ## Make the sample data, train on it and write build/quickstart/report.html
 	$(BIN)/lastmile run -f deploy/samples/quickstart.yaml
 	@ln -sfn latest/report.html build/quickstart/report.html
+
+run-iceberg: setup ## The same from Iceberg tables, which are joined by bucket; writes build/iceberg/report.html
+	$(BIN)/lastmile sample-data --iceberg --rows $(ROWS) --output build/lake
+	$(BIN)/lastmile run -f deploy/samples/iceberg.yaml
+	@ln -sfn latest/report.html build/iceberg/report.html
 
 test: setup ## Run the tests that each change must pass, in two processes (ARGS="-k word")
 	@$(TESTS) -m "not slow" $(ARGS)
@@ -131,6 +136,9 @@ bench-gpu: setup ## Train on this machine's GPU with each loader; without a GPU,
 
 bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a machine with a GPU and no network
 	$(BIN)/python -m benchmarks.gpu.pack $(ARGS)
+
+bench-iceberg: setup ## Compare reading and joining Iceberg tables with other engines (ARGS: the benchmark's options)
+	$(BIN)/python -m benchmarks.iceberg $(ARGS)
 
 bench-overlap: setup ## Measure if loading overlaps with training
 	$(BIN)/python -m benchmarks.overlap $(ARGS)

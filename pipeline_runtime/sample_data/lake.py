@@ -42,7 +42,7 @@ from pyiceberg.partitioning import (
 )
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
 from pyiceberg.types import LongType
 
 from pipeline_runtime.errors import SourceError
@@ -322,7 +322,8 @@ class _Writer:
 
 def _create_table(catalog: SqlCatalog, layout: TableLayout, rows: pa.Schema) -> Table:
     schema = pyarrow_to_schema(_number_fields(rows))
-    fields = [(KEY, f"{KEY}_bucket", BucketTransform(layout.num_buckets))]
+    bucket: Transform[Any, Any] = BucketTransform(layout.num_buckets)
+    fields = [(KEY, f"{KEY}_bucket", bucket)]
     if layout.has_days:
         fields.insert(0, (DAY, DAY, IdentityTransform()))
     partition_fields = (

@@ -1,0 +1,143 @@
+"""One program in a process of its own: it runs epochs and reports their time, memory and sums."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
+from benchmarks.dataloading.measuring.machine import num_cores
+from benchmarks.iceberg.lakes import Lake
+from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
+
+Rows = pa.Table | pa.RecordBatch | Batch
+Program = Callable[[Lake], Iterator[Rows]]
+
+NOT_INSTALLED: Final = "not installed"
+_IDENTITY: Final = ("request_id", "position")  # of `identities_of`
+_STATUS: Final = Path("/proc/self/status")
+_IO: Final = Path("/proc/self/io")
+_CLEAR_REFS: Final = Path("/proc/self/clear_refs")
+_RESET_PEAK: Final = "5"  # see proc(5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """One epoch of a program.
+
+    Attributes:
+        sums: see `checksums`; identities only, unless it was a proof.
+        peak_bytes: the most memory of the process above that before the epoch.
+        arrow_peak_bytes: likewise, of Arrow's memory pool alone.
+        read_bytes: bytes that the process read from files.
+    """
+
+    seconds: float
+    sums: Sums
+    peak_bytes: int
+    arrow_peak_bytes: int
+    read_bytes: int
+
+
+def serve(connection: Connection, program: str, needs_ray: bool) -> None:
+    """Run epochs until the other side closes the pipe.
+
+    Args:
+        program: `module:function` of this package.
+        needs_ray: start a Ray in this process first.
+    """
+    torch.set_num_threads(num_cores())
+    module, _, name = program.partition(":")
+    run: Program = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
+    ray: AbstractContextManager[Any] = nullcontext()
+    if needs_ray:
+        from pipeline_runtime.run.ray_connection import connected
+
+        ray = connected("local", 0, verbose=False)
+    with ray:
+        connection.send(("ready", None))
+        while (asked := _receive(connection)) is not None:
+            connection.send(_answer(run, *asked))
+
+
+def _receive(connection: Connection) -> tuple[Lake, bool] | None:
+    try:
+        asked: tuple[Lake, bool] = connection.recv()
+    except EOFError:
+        return None
+    return asked
+
+
+def _answer(run: Program, lake: Lake, proves: bool) -> tuple[str, Any]:
+    try:
+        return "epoch", measure(run, lake, proves=proves)
+    except ModuleNotFoundError as error:
+        return NOT_INSTALLED, error.name
+    except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
+        return "error", traceback.format_exc()
+
+
+def measure(run: Program, lake: Lake, *, proves: bool = False) -> Epoch:
+    """Run one epoch.
+
+    Args:
+        proves: sum up a hash of every value, so that the time means nothing.
+    """
+    _ = lake.residues  # planning the peers' buckets is not timed
+    pool = pa.default_memory_pool()
+    resident, arrow, read = _field(_STATUS, "VmRSS"), pool.bytes_allocated(), _field(_IO, "rchar")
+    _CLEAR_REFS.write_text(_RESET_PEAK)
+    sums: Sums = {}
+    arrow_peak = 0
+    started = time.perf_counter()
+    for rows in run(lake):
+        batch = rows if isinstance(rows, dict) else to_batch(rows, None if proves else _IDENTITY)
+        sums = add_sums(sums, proof_of(batch) if proves else identities_of(batch))
+        arrow_peak = max(arrow_peak, pool.bytes_allocated())
+    return Epoch(
+        seconds=time.perf_counter() - started,
+        sums=sums,
+        peak_bytes=max(1, 1024 * (_field(_STATUS, "VmHWM") - resident)),
+        arrow_peak_bytes=max(1, arrow_peak - arrow),
+        read_bytes=_field(_IO, "rchar") - read,
+    )
+
+
+def _field(path: Path, name: str) -> int:
+    """Return a number of a file of /proc, such as the kibibytes of `VmRSS`."""
+    lines = dict(line.split(":", 1) for line in path.read_text().splitlines())
+    return int(lines[name].split()[0])
+
+
+def to_batch(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...] | None = None) -> Batch:
+    """Return Arrow's columns as the loader's tensors; a null list is an empty one.
+
+    Args:
+        names: columns to convert; all if absent.
+    """
+    batch: dict[str, npt.NDArray[Any]] = {}
+    table = pa.table(rows) if isinstance(rows, pa.RecordBatch) else rows
+    for name in names or table.column_names:
+        column = table[name].combine_chunks()
+        if pa.types.is_nested(column.type):
+            lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+            batch[name + OFFSETS_SUFFIX] = np.concatenate([[0], np.cumsum(lengths)])
+            batch[name + VALUES_SUFFIX] = pc.list_flatten(column).to_numpy()
+        else:
+            if pa.types.is_timestamp(column.type):
+                column = column.cast(pa.int64())
+            batch[name] = column.to_numpy(zero_copy_only=False)
+    return {name: torch.from_numpy(np.require(a, requirements="CW")) for name, a in batch.items()}
