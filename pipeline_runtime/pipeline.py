@@ -30,6 +30,7 @@ from pipeline_runtime.config import (
     Catalog,
     Dataset,
     DatasetExperiment,
+    IcebergSource,
     Output,
     Step,
     Training,
@@ -58,7 +59,7 @@ _LOADER = "loader"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(StepMethods):
-    """A table and the steps after it; begin with `Pipeline.read_parquet`.
+    """A table and the steps after it; begin with `Pipeline.read_parquet` or `read_iceberg`.
 
     `StepMethods` has the methods that add a step.
     """
@@ -66,6 +67,7 @@ class Pipeline(StepMethods):
     dataset: Document
     steps: tuple[Document, ...] = ()
     options: Document = field(default_factory=dict)
+    catalogs: tuple[Document, ...] = ()
 
     @classmethod
     def read_parquet(
@@ -88,6 +90,51 @@ class Pipeline(StepMethods):
             "request_columns": to_list(request_columns),
         }
         return cls(dataset=to_manifest(Dataset, dataset))
+
+    @classmethod
+    def read_iceberg(
+        cls,
+        table: str,
+        catalog: str | Mapping[str, Any],
+        *,
+        snapshot_id: int | str | None = None,
+        branch: str | None = None,
+        tag: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | None = None,
+        row_key: Names | None = None,
+        request_key: str | None = None,
+        request_columns: Names | None = None,
+    ) -> Self:
+        """Start from an Iceberg table, as `namespace.table`, at its newest snapshot or a given one.
+
+        Args:
+            catalog: an item of `spec.catalogs`, such as `{"name": "lake", "type": "Sql", "uri":
+                "sqlite:///lake.db"}`; or a name, whose properties are in the environment
+                (`PYICEBERG_CATALOG__LAKE__URI`) or in `.pyiceberg.yaml`.
+        """
+        given = {"name": catalog} if isinstance(catalog, str) else dict(catalog)
+        iceberg = {
+            "catalog": given.get("name"),
+            "table": table,
+            "snapshot_id": None if snapshot_id is None else str(snapshot_id),
+            "branch": branch,
+            "tag": tag,
+            "columns": to_list(columns),
+        }
+        dataset = {
+            "iceberg": to_manifest(IcebergSource, iceberg),
+            "where": where,
+            "row_key": to_list(row_key),
+            "request_key": request_key,
+            "request_columns": to_list(request_columns),
+        }
+        return cls(dataset=to_manifest(Dataset, dataset), catalogs=(to_manifest(Catalog, given),))
+
+    def with_catalog(self, name: str, **fields: Any) -> Self:
+        """Add a catalog that a side table of a join names; fields as in `spec.catalogs`."""
+        others = tuple(each for each in self.catalogs if each.get("name") != name)
+        return replace(self, catalogs=(*others, to_manifest(Catalog, {"name": name} | fields)))
 
     def named(self, name: str) -> Self:
         """Give the last step a name, for people and for `--set` on the manifest."""
@@ -116,6 +163,8 @@ class Pipeline(StepMethods):
         Raises ManifestError if the entrypoint is a function: only `train` takes one.
         """
         spec: Document = {"dataset": self.dataset, "pipeline": list(self.steps)}
+        if self.catalogs:
+            spec["catalogs"] = list(self.catalogs)
         if self.options:
             spec["pipelineOptions"] = self.options
         if callable(training.get("entrypoint")):

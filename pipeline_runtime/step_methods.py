@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from pipeline_runtime.config.step_model import Keys, Names, to_list
+from pipeline_runtime.config.step_model import Keys, Names, Side, to_list
 from pipeline_runtime.steps.anti_join.model import AntiJoinStep
 from pipeline_runtime.steps.join.model import JoinStep
 from pipeline_runtime.steps.map.model import MapStep
@@ -26,7 +26,7 @@ class StepMethods:
 
     def anti_join(
         self,
-        uri: Names,
+        uri: Side,
         on: Keys | None = None,
         *,
         left_on: Names | None = None,
@@ -38,7 +38,8 @@ class StepMethods:
         """Drop the rows whose key is in the side table (SQL's NOT EXISTS: a null key is kept).
 
         Args:
-            uri: The side table: one or several files, directories or globs.
+            uri: The side table: one or several files, directories or globs; or the fields of
+                `iceberg`, such as `{"catalog": "lake", "table": "db.users"}`.
             on: The key: columns by name, or a mapping of the rows' columns to the side table's.
             left_on: The key's columns in the rows, with `right_on` instead of `on`.
             right_on: The key's columns in the side table.
@@ -144,7 +145,7 @@ class StepMethods:
 
     def join(
         self,
-        uri: Names,
+        uri: Side,
         on: Keys | None = None,
         *,
         left_on: Names | None = None,
@@ -158,7 +159,8 @@ class StepMethods:
         """Add columns of the side table to the rows whose key is in it (a null key never matches).
 
         Args:
-            uri: The side table: one or several files, directories or globs.
+            uri: The side table: one or several files, directories or globs; or the fields of
+                `iceberg`, such as `{"catalog": "lake", "table": "db.users"}`.
             on: The key: columns by name, or a mapping of the rows' columns to the side table's.
             left_on: The key's columns in the rows, with `right_on` instead of `on`.
             right_on: The key's columns in the side table.

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from pipeline_runtime.config.step_model import Keys, Names, to_list
+from pipeline_runtime.config.step_model import Keys, Names, Side, to_list
 '''
 _CLASS = '''
 

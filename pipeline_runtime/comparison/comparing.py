@@ -99,6 +99,7 @@ def _list_data(variant: Variant) -> dict[str, str]:
     return {
         "seeds of training": ", ".join(str(run.seed) for run in variant.runs),
         "seeds of steps": seeds or NOTHING,
+        "snapshots": ", ".join(pin.describe() for pin in summary.snapshots) or NOTHING,
         "files of the table": format_count(summary.dataset.files),
         "rows of the table": format_count(summary.dataset.rows),
         "rows trained on": format_count(summary.checksum.rows),

@@ -138,6 +138,7 @@ class IcebergSource(SourceModel):
     """Columns to read; all if absent."""
 
     module: ClassVar[str] = "pipeline_runtime.sources.iceberg"
+    needs_row_key: ClassVar[bool] = True  # compaction moves rows
     cel_rules: ClassVar[tuple[CelRule, ...]] = (
         CelRule(
             "(has(self.snapshotId) ? 1 : 0) + (has(self.branch) ? 1 : 0)"

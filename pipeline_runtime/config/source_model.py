@@ -21,6 +21,8 @@ class SourceModel(SpecModel):
     """
 
     module: ClassVar[str] = ""  # empty: this release cannot read it
+    # True if rows change their places when a table is rewritten with the same rows.
+    needs_row_key: ClassVar[bool] = False
     cel_rules: ClassVar[tuple[CelRule, ...]] = ()
 
     @classmethod

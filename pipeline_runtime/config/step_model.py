@@ -19,6 +19,8 @@ from pipeline_runtime.config.dataset import SourceChoice
 
 Arguments = dict[str, Any]
 Names = str | Sequence[str]
+# The side table of a join: URIs of Parquet files, or the fields of `iceberg`.
+Side = Names | Mapping[str, str]
 # The key of a join: columns by name or, if the sides name them differently, left name to right.
 Keys = Names | Mapping[str, str] | Sequence[str | Mapping[str, str]]
 TypeName = Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -128,6 +130,13 @@ def build_parquet(uri: Names, s3: Mapping[str, Any] | None) -> Arguments:
     """Return the fields of a Parquet source."""
     location: Arguments = {"uri": uri} if isinstance(uri, str) else {"uris": list(uri)}
     return location | {"s3": s3}
+
+
+def build_side(table: Side, s3: Mapping[str, Any] | None) -> Arguments:
+    """Return the source of a side table: Parquet by its URIs, or Iceberg by its fields."""
+    if isinstance(table, Mapping):
+        return {"iceberg": dict(table)}
+    return {"parquet": build_parquet(table, s3)}
 
 
 def to_list(names: Names | None) -> list[str] | None:

@@ -19,6 +19,7 @@ from pipeline_runtime import expressions
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
+from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.plan.consumers import Consumer, choose_consumer
 from pipeline_runtime.plan.engine import choose_delivery, resolve_order
 from pipeline_runtime.plan.model import (
@@ -65,6 +66,7 @@ def build_plan(
     consumer: Consumer | None = None,
     *,
     keeps_order: bool | None = None,
+    pins: Pins | None = None,
 ) -> Plan:
     """Plan an experiment's data.
 
@@ -72,6 +74,7 @@ def build_plan(
         consumer: what the rows are for; what the manifest asks for if None.
         keeps_order: whether the order of batches is fixed if `preserveOrder` is absent; None: if
             the manifest has one rank, as on this machine.
+        pins: states of tables that are read again as they were; other tables are pinned now.
 
     Raises ManifestError with every broken rule that the tables' schemas show, SourceError if a
     table cannot be read.
@@ -83,7 +86,10 @@ def build_plan(
     preserve_order = resolve_order(options, default=keeps_order)
     consumer = consumer or choose_consumer(spec)
     opening = Opening(
-        storage_root=storage_root, catalogs=spec.catalogs, kernels=options.debug.kernels
+        storage_root=storage_root,
+        catalogs=spec.catalogs,
+        pins=pins or Pins(),
+        kernels=options.debug.kernels,
     )
     decodes_pages = options.debug.kernels and options.debug.page_decoding
     table = open_source(spec.dataset, replace(opening, decodes_pages=decodes_pages))
@@ -103,6 +109,8 @@ def build_plan(
     head = problems.collect(_bind_where, spec, schema) or []
     splits = {role: problems.collect(_bind_split, spec, schema, role) for role in consumer.roles}
     steps = problems.collect(_bind_steps, spec, schema, context) or []
+    drawn = [*(bound for split in splits.values() for bound in split or []), *steps]
+    problems.collect(_check_row_key, spec, table, drawn)
     output = steps[-1].step.transform.output_schema if steps else schema
     columns = None if problems.found else problems.collect(consumer.find_columns, output)
     problems.raise_if_any()
@@ -133,6 +141,7 @@ def build_plan(
             options, feed, spec.training.batch_size, preserve_order=preserve_order
         ),
         warnings=(*_warnings(main), *consumer.warn(main)),
+        pins=opening.pins.found,
     )
 
 
@@ -200,6 +209,21 @@ def _split_label(spec: ExperimentSpec, role: str) -> str:
         limit = f", at most {evaluation.max_rows:,} rows" if evaluation.max_rows else ""
         return held_out + limit
     return f"({held_out}) is not true" if evaluation.where else f"not: {held_out}"
+
+
+def _check_row_key(spec: ExperimentSpec, table: Source, drawn: Sequence[_Bound]) -> None:
+    """Raise ManifestError if rows are sampled by their places, and these do not last."""
+    is_position = table.identity.is_position and not spec.dataset.row_key
+    if not spec.dataset.source.needs_row_key or not is_position:
+        return
+    for bound in drawn:
+        if bound.step.transform.needs_row_hash:
+            message = (
+                f"must be set, because {bound.step.path} samples rows of {table.description}, "
+                "whose places change when the table is compacted. Name the columns that identify "
+                "a row"
+            )
+            raise ManifestError([Problem(path="spec.dataset.rowKey", message=message)])
 
 
 def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -> list[_Bound]:

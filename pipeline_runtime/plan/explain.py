@@ -27,6 +27,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "feed": {"engine": plan.feed.engine, "reason": plan.feed.reason},
         "preserveOrder": plan.preserve_order,
         **plan.consumer.document(plan),
+        "snapshots": [pin.model_dump(by_alias=True, exclude_none=True) for pin in plan.pins],
         "warnings": list(plan.warnings),
         "text": explain(plan),
     }

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
+from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
 from pipeline_runtime.plan.mixing import Mixing
 from pipeline_runtime.plan.split import Split
@@ -180,6 +181,7 @@ class Plan:
             evaluation.
         consumer: what the rows are for.
         batch_columns: the columns that the consumer takes.
+        pins: the states of the tables, sides included, that have states.
     """
 
     streams: Mapping[str, StreamPlan]
@@ -192,6 +194,7 @@ class Plan:
     feed: FeedChoice
     delivery: Delivery
     warnings: tuple[str, ...]
+    pins: tuple[Pin, ...] = ()
 
     @property
     def main(self) -> StreamPlan:

@@ -62,6 +62,10 @@ class RunOptions:
         is_mine = self.run_id is None or parse_run_id(run) == self.run_id
         return is_mine and self.only_run in (None, run)
 
+    def is_attempt(self, run: str, run_hash: str) -> bool:
+        """Return whether the run of this name is of the same manifest, and may be continued."""
+        return parse_run_hash(run) == run_hash and self.may_continue(run)
+
     def may_lock(self, place: Location) -> bool:
         """Return whether a lock can keep other runs out of a folder on the artifacts store.
 
@@ -81,7 +85,7 @@ class RunOptions:
                 the name of a run ends with a random id, unless it has one.
         """
         before = self.only_run
-        if before is not None and parse_run_hash(before) == run_hash and self.may_continue(before):
+        if before is not None and self.is_attempt(before, run_hash):
             return before
         needs_id = self.run_id is None and not self.may_lock(artifacts)
         return build_folder_name(

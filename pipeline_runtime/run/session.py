@@ -37,6 +37,7 @@ from pipeline_runtime.run.consumers import (
 )
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.pinning import keep_pins
 from pipeline_runtime.run.places import check_apart
 from pipeline_runtime.run.results import (
     begin_folder,
@@ -101,6 +102,7 @@ def run_experiment(
     check_apart(experiment, options)
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
         run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
+        keep_pins(run.basis.plan.pins, run.basis.run_location)
         watcher.on_prepared(run)
         with importing():
             run.load(watcher.phases)

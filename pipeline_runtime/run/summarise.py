@@ -47,6 +47,7 @@ def build_summary(
         "versions": versions(),
         "machine": machine_without_gpus(),
         "dataset": read_size(stream, results.counts),
+        "snapshots": basis.plan.pins,
         "steps": step_flows(stream, results.counts),
         "warnings": (*basis.plan.warnings, *basis.warnings, *results.warnings),
     }

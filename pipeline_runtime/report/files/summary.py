@@ -27,6 +27,7 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import read_regular, write_atomically
+from pipeline_runtime.iceberg.pins import Pin
 
 SUMMARY_VERSION = 1
 SUMMARY_FILE = "summary.json"
@@ -364,6 +365,10 @@ class Summary(SummaryModel):
     machine: Machine = Field(default=Machine(), description="What it ran on.")
     dataset: DatasetRead = Field(
         default=DatasetRead(), description="What there was to read, and what was read."
+    )
+    snapshots: tuple[Pin, ...] = Field(
+        default=(),
+        description="The snapshots of the Iceberg tables that were read, sides included.",
     )
     steps: tuple[StepFlow, ...] = Field(
         default=(), description="Rows through the steps of the training stream."

@@ -25,8 +25,10 @@ from pipeline_runtime.errors import (
     TrainingError,
 )
 from pipeline_runtime.feed.making.matching import count_matches, has_row
+from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
 from pipeline_runtime.run.options import RunOptions, logical_cpus
+from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.sources import Location, open_location
 from pipeline_runtime.sources.stores import list_folder
@@ -102,21 +104,26 @@ def prepare_run(
     CheckpointError.
     """
     is_alone = _is_alone(options, world_size)
-    plan = build_plan(experiment, options.storage_root, keeps_order=is_alone)
     training = experiment.spec.training
+    policy = training.checkpoint
+    this_hash, this_config = run_hash(experiment), run_config(experiment)
+    root = open_location(experiment.spec.artifacts.uri, options.storage_root).join(
+        experiment.metadata.name
+    )
+    found, pins = None, Pins()
+    if options.resume:
+        found = _find_checkpoint(root, this_hash, this_config, policy, options)
+        run = None if found is None else _name_of(found.store)
+        pins = find_pins(root, run, lambda name: options.is_attempt(name, this_hash))
+    plan = build_plan(experiment, options.storage_root, keeps_order=is_alone, pins=pins)
     bound = check_training(experiment, plan)
     identity = RunIdentity(
-        run_hash=run_hash(experiment),
-        run_config=run_config(experiment),
+        run_hash=this_hash,
+        run_config=this_config,
         preserve_order=plan.preserve_order,
         data_digest=digest_units(plan.training),
         chunk_rows=plan.training.chunk_rows,
     )
-    root = open_location(experiment.spec.artifacts.uri, options.storage_root).join(
-        experiment.metadata.name
-    )
-    policy = training.checkpoint
-    found = _find_checkpoint(root, identity, policy, options) if options.resume else None
     name = options.name_run(now, identity.run_hash, root)
     store = found.store if found else _open_store(root, name, policy)
     header = found.header if found else None
@@ -125,7 +132,9 @@ def prepare_run(
     _check_same_data(header, identity)
     if header is not None:
         if header.preserve_order is not is_alone:
-            plan = build_plan(experiment, options.storage_root, keeps_order=header.preserve_order)
+            plan = build_plan(
+                experiment, options.storage_root, keeps_order=header.preserve_order, pins=pins
+            )
         identity = replace(
             identity,
             attempt=header.attempt + 1,
@@ -160,6 +169,10 @@ def _run_location(store: CheckpointStore) -> Location:
         filesystem=store.location.filesystem,
         path=store.location.path.rsplit("/", 1)[0],
     )
+
+
+def _name_of(store: CheckpointStore) -> str:
+    return _run_location(store).path.rstrip("/").rpartition("/")[2]
 
 
 def check_program(training: Training) -> None:
@@ -248,14 +261,18 @@ def _open_store(root: Location, folder: str, policy: CheckpointPolicy) -> Checkp
 
 
 def _find_checkpoint(
-    root: Location, identity: RunIdentity, policy: CheckpointPolicy, options: RunOptions
+    root: Location,
+    this_hash: str,
+    this_config: dict[str, Any],
+    policy: CheckpointPolicy,
+    options: RunOptions,
 ) -> Resumable | None:
     """Find the checkpoint to resume from, of the runs that may be continued."""
     infos = list_folder(root, "look for checkpoints")
     folders = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
     mine = [name for name in folders if options.may_continue(name)]
     stores = [_open_store(root, name, policy) for name in sorted(mine, reverse=True)]
-    return find_resumable(stores, identity.run_hash, identity.run_config)
+    return find_resumable(stores, this_hash, this_config)
 
 
 def _check_same_data(header: CheckpointHeader | None, identity: RunIdentity) -> None:

@@ -17,15 +17,16 @@ from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
 from pipeline_runtime.errors import Interrupted, LastmileError
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.formatting import format_bytes, format_count
+from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.output.job import Job, Progress, Stopped, Writers, open_job
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
-from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.run.summarise import build_checksum
 from pipeline_runtime.run.writing.local_writers import open_local_writers
@@ -49,13 +50,14 @@ def prepare_writing(
     AlreadyComplete.
     """
     root = options.storage_root
-    plan = build_plan(experiment, root)
     found = run_hash(experiment)
 
     def is_mine(name: str) -> bool:
-        return parse_run_hash(name) == found and options.may_continue(name)
+        return options.is_attempt(name, found)
 
     artifacts = open_location(experiment.spec.artifacts.uri, root).join(experiment.metadata.name)
+    pins = find_pins(artifacts, None, is_mine) if options.resume else Pins()
+    plan = build_plan(experiment, root, pins=pins)
     name = options.name_run(now, found, artifacts)
     if name == options.only_run:  # its table may be in place, or another run's by now
         check_not_complete(artifacts.join(name))

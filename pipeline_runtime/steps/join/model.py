@@ -13,8 +13,9 @@ from pipeline_runtime.config.step_model import (
     Arguments,
     Keys,
     Names,
+    Side,
     StepModel,
-    build_parquet,
+    build_side,
     to_list,
 )
 from pipeline_runtime.errors import StepError
@@ -94,7 +95,7 @@ class SideTableStep(SourceChoice, StepModel):
     @classmethod
     def from_python(
         cls,
-        uri: Names,
+        uri: Side,
         on: Keys | None = None,
         *,
         left_on: Names | None = None,
@@ -106,7 +107,8 @@ class SideTableStep(SourceChoice, StepModel):
         """Return the fields.
 
         Args:
-            uri: The side table: one or several files, directories or globs.
+            uri: The side table: one or several files, directories or globs; or the fields of
+                `iceberg`, such as `{"catalog": "lake", "table": "db.users"}`.
             on: The key: columns by name, or a mapping of the rows' columns to the side table's.
             left_on: The key's columns in the rows, with `right_on` instead of `on`.
             right_on: The key's columns in the side table.
@@ -118,7 +120,7 @@ class SideTableStep(SourceChoice, StepModel):
             StepError: the key is not given in exactly one way.
         """
         return options | {
-            "parquet": build_parquet(uri, s3),
+            **build_side(uri, s3),
             "keys": _build_keys(on=on, keys=keys, left_on=left_on, right_on=right_on),
         }
 
@@ -144,7 +146,7 @@ class JoinStep(SideTableStep):
     @classmethod
     def from_python(
         cls,
-        uri: Names,
+        uri: Side,
         on: Keys | None = None,
         *,
         left_on: Names | None = None,
@@ -158,7 +160,8 @@ class JoinStep(SideTableStep):
         """Return the fields.
 
         Args:
-            uri: The side table: one or several files, directories or globs.
+            uri: The side table: one or several files, directories or globs; or the fields of
+                `iceberg`, such as `{"catalog": "lake", "table": "db.users"}`.
             on: The key: columns by name, or a mapping of the rows' columns to the side table's.
             left_on: The key's columns in the rows, with `right_on` instead of `on`.
             right_on: The key's columns in the side table.
