@@ -88,6 +88,7 @@ GROUPS = (
         name="Argo CD", paths=("integration/argocd",), needs=("programs", "control-plane", "argocd")
     ),
     Group(name="charts", paths=("integration/charts",), needs=CONTROL_PLANE),
+    Group(name="Iceberg", paths=("integration/iceberg",), needs=("iceberg",)),
     Group(name="Prometheus", paths=("integration/metrics",), needs=("programs",)),
     Group(
         name="own Ray",

@@ -1,10 +1,11 @@
 """Gets the programs that the integration tests need; called by `make test-tools`.
 
 `go_tools.py` compiles versitygw (an S3 server over a folder), helm, Argo CD and the cluster in a
-box from pinned Go modules, and fetches the Prometheus operator's CRDs. The programs that run real
-pods and the images in them are built for root only, since only root can use them. Chromium,
-Prometheus and Redis come from PATH or from Debian: Chromium is installed, for root only, the others
-are unpacked into the cache. Standard library only.
+box from pinned Go modules, and fetches the Prometheus operator's CRDs; `jar_tools.py` fetches the
+jars of an Iceberg REST catalog. The programs that run real pods and the images in them are built
+for root only, since only root can use them. Chromium, Prometheus, Redis, PostgreSQL, Java and Maven
+come from PATH or from Debian: Chromium, Java and Maven are installed, for root only, the others are
+unpacked into the cache. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each. `make test` calls
 `build_tools.py --during COMMAND`, which runs the tests during the builds.
@@ -27,6 +28,7 @@ from tools.cluster import binaries
 from tools.cluster.node import node_binaries
 from tools.go_tools import Files, Module, Program, ToolError, build, path_of, say
 from tools.images import NAMES, build_image, missing_for_images
+from tools.jar_tools import ICEBERG_REST, fetch, find_jars
 
 VERSITYGW = Program(
     name="versitygw",
@@ -199,6 +201,37 @@ def find_redis() -> Path:
     return path
 
 
+def get_postgres() -> None:
+    """Unpack Debian's PostgreSQL into the cache unless this machine has one."""
+    try:
+        find_postgres()
+    except ToolError:
+        debian.unpack("postgresql", with_missing=True)
+
+
+def find_postgres() -> Path:
+    """Return the PostgreSQL server on PATH, or Debian's, installed or in the cache."""
+    if on_path := shutil.which("postgres"):
+        return Path(on_path).resolve()  # initdb is beside it
+    for root in (Path("/"), debian.unpacked("postgresql")):
+        if found := sorted(root.glob("usr/lib/postgresql/*/bin/postgres")):
+            return found[-1]
+    raise ToolError(
+        "the tests of SQL catalogs need PostgreSQL, found none: run `make test-tools`, which "
+        "fetches Debian's, or put postgres on PATH"
+    )
+
+
+def fetch_iceberg_rest() -> None:
+    """Fetch the jars of the Iceberg REST catalog unless the cache holds them."""
+    fetch(ICEBERG_REST)
+
+
+def find_iceberg_rest() -> Path:
+    """Return the folder with the jars of the Iceberg REST catalog."""
+    return find_jars(ICEBERG_REST)
+
+
 def build_control_plane() -> None:
     """Compile the control plane of the cluster in a box unless the cache holds it."""
     binaries.build_control_plane()
@@ -244,6 +277,7 @@ STAGES: dict[str, Stage] = {
         fetch_monitoring_crds,
         fetch_pod_security,
     ),
+    "iceberg": (get_postgres, fetch_iceberg_rest),
     "control-plane": (build_control_plane,),
     "node": (build_node,),
     "argocd": (build_argocd,),
@@ -260,6 +294,8 @@ FINDERS: dict[str, Callable[[], Path]] = {
     "prometheus": find_prometheus,
     "argocd": find_argocd,
     "redis": find_redis,
+    "postgres": find_postgres,
+    "iceberg-rest": find_iceberg_rest,
 }
 
 

@@ -57,7 +57,7 @@ class Jars:
         return f"{self.path}/*"
 
 
-# A REST catalog, upstream's own for tests, over SQLite and a local folder.
+# Upstream's REST catalog for tests; tests/support/servers/java starts it.
 ICEBERG_REST = Jars(name="iceberg-rest")
 # Iceberg in Spark, and SQLite for its catalog; for tests/corpus/iceberg/write_tables.py.
 ICEBERG_SPARK = Jars(name="iceberg-spark")

@@ -1,0 +1,50 @@
+"""Catalogs of Iceberg that tests share: upstream's REST catalog, and a SQL catalog's PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+import pytest
+from iceberg_rest import RestProxy, running_rest_server
+from postgres_server import running_postgres
+
+from tools.build_tools import find_iceberg_rest, find_postgres
+from tools.go_tools import ToolError
+
+
+@pytest.fixture(scope="session")
+def rest_port(
+    tmp_path_factory: pytest.TempPathFactory, skip_unless_ci: Callable[[str], NoReturn]
+) -> Iterator[int]:
+    """Run upstream's REST catalog on a loopback port; it accepts everybody."""
+    try:
+        jars = find_iceberg_rest()
+    except ToolError as error:
+        skip_unless_ci(str(error))
+    with running_rest_server(jars, tmp_path_factory.mktemp("rest")) as port:
+        yield port
+
+
+@pytest.fixture
+def rest(rest_port: int) -> Iterator[RestProxy]:
+    """Put a proxy of this test before the REST catalog, which wants a token and fails on demand.
+
+    The tables are shared between tests: each has a namespace of its own.
+    """
+    proxy = RestProxy(upstream_port=rest_port)
+    with proxy.serving():
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def postgres_uri(
+    tmp_path_factory: pytest.TempPathFactory, skip_unless_ci: Callable[[str], NoReturn]
+) -> Iterator[str]:
+    """Run PostgreSQL with an empty database; return SQLAlchemy's URI of it, password included."""
+    try:
+        program = find_postgres()
+    except ToolError as error:
+        skip_unless_ci(str(error))
+    with running_postgres(program, tmp_path_factory.mktemp("postgres")) as uri:
+        yield uri
