@@ -32,7 +32,9 @@ def make_lake(folder: Path) -> SqlCatalog:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenIceberg(Written):
-    """The settings of a job; `uri` is the folder of `make_lake`."""
+    """The settings of a job; `uri` is the folder of `make_lake`, unless `model` is a catalog."""
+
+    model: Catalog | None = None
 
     table: str = "db.t"
     bucket_by: str | None = None
@@ -41,19 +43,12 @@ class WrittenIceberg(Written):
     max_sorted_bytes: int = 1 << 30
     wrap: Callable[[Any], None] | None = None
 
-    @property
-    def model(self) -> Catalog:
-        return Catalog(
-            name="lake",
-            type="Sql",
-            uri=f"sqlite:///{self.uri}/catalog.db",
-            warehouse=f"file://{self.uri}/lake",
-        )
-
     def target(self) -> Target:
         schema = self.stream.output_schema
+        lake = f"sqlite:///{self.uri}/catalog.db"
         found = open_iceberg(
-            self.model,
+            self.model
+            or Catalog(name="lake", type="Sql", uri=lake, warehouse=f"file://{self.uri}/lake"),
             self.table,
             WantedTable(
                 schema=pa.schema([(field.name, find_writable(field.type)) for field in schema]),

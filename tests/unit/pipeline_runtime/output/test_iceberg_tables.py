@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from iceberg_readers import read_by_duckdb, read_by_polars
+from iceberg_readers import read_by_duckdb, read_by_polars, sorted_rows
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
+from spark_tables import SparkTables
 from written_iceberg import WrittenIceberg, list_orphans, make_lake
 from written_tables import Killed, KillingStorage, plan_table
 
 from pipeline_runtime.bucketing import bucket
+from pipeline_runtime.config import Catalog
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.iceberg.commits import CommitUnknown
 from pipeline_runtime.output.merge import Part, Slice, Task, run_task
@@ -358,3 +360,33 @@ def test_sorting_holds_one_file_of_bounded_size(
     assert found.files == 5
     assert pool.max_memory() < 4 * limit < table.nbytes
     assert numbers(lake) == list(range(num_rows))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("all_types", id="all types"),
+        pytest.param("v1_void_partition", id="a dropped partition", marks=pytest.mark.slow),
+        pytest.param("v2_position_deletes", id="position deletes"),
+        pytest.param("bucket_4_to_8", id="other buckets"),
+        pytest.param("hidden_partitions", id="day, bucket and truncate", marks=pytest.mark.slow),
+        pytest.param("equality_deletes", id="equality deletes"),
+        pytest.param("evolution", id="changed columns", marks=pytest.mark.slow),
+        pytest.param("sorted", id="order", marks=pytest.mark.slow),
+    ],
+)
+def test_tables_of_spark_are_overwritten(tmp_path: Path, name: str) -> None:
+    tables = SparkTables(tmp_path)
+    spark = tables[name]
+    expected = spark.expected()
+    stream = plan_table(tmp_path / "in.parquet", expected)
+    model = Catalog(name="lake", type="Sql", uri=tables.uri)
+    job = WrittenIceberg(
+        stream=stream, uri=str(tmp_path), mode="Overwrite", table=spark.identifier, model=model
+    )
+    assert job.finish().replaced
+    table = tables.catalog.load_table(spark.identifier)
+    assert sorted_rows(read_by_duckdb(table.metadata_location)) == sorted_rows(expected)
+    assert sorted_rows(read_by_polars(table.metadata_location)) == sorted_rows(expected)
+    assert {file["spec_id"] for file in data_files(table)} == {table.spec().spec_id}
+    tables.catalog.engine.dispose()
