@@ -12,6 +12,7 @@ from pipeline_runtime.config.step_model import Keys, Names, Side, to_list
 from pipeline_runtime.steps.anti_join.model import AntiJoinStep
 from pipeline_runtime.steps.join.model import JoinStep
 from pipeline_runtime.steps.map.model import MapStep
+from pipeline_runtime.steps.materialize.model import MaterializeStep
 from pipeline_runtime.steps.rename.model import RenameStep
 
 
@@ -197,6 +198,31 @@ class StepMethods:
                 `changes_rows`, and the function's arguments as `options`.
         """
         return self._with("map", **MapStep.from_python(function, **options))
+
+    def materialize(
+        self,
+        catalog: str,
+        table: str,
+        *,
+        bucket_by: str,
+        buckets: int,
+        sort_by: Names | None = None,
+    ) -> Self:
+        """Keep the rows in an Iceberg table, from which a later run reads them.
+
+        Args:
+            catalog: The catalog, by its name in `spec.catalogs`.
+            table: The beginning of the tables' names, as `namespace.table`.
+            bucket_by: Column by whose hash rows are put into buckets.
+            buckets: Number of buckets.
+            sort_by: Columns by which the rows of a file are sorted.
+        """
+        return self._with(
+            "materialize",
+            **MaterializeStep.from_python(
+                catalog, table, bucket_by=bucket_by, buckets=buckets, sort_by=sort_by
+            ),
+        )
 
     def pad_sequence(self, *columns: str, length: int, value: float | str = 0) -> Self:
         """Make every list of the columns exactly `length` long: cut its end, or pad it with

@@ -189,10 +189,12 @@ def _build_catalog_rules() -> Iterator[tuple[str, str]]:
         "has(self.catalogs) && self.catalogs.exists(catalog, catalog.name == {}.iceberg.catalog)"
     )
     yield "dataset", f"!has(self.dataset.iceberg) || ({known.format('self.dataset')})"
-    kinds = [m.kind() for m in load_models().values() if issubclass(m, SourceChoice)]
-    for kind in kinds:
-        side = f"step.{kind}"
-        is_other = f"!has({side}) || !has({side}.iceberg)"
+    models = load_models().values()
+    for model in (m for m in models if issubclass(m, SourceChoice) or "iceberg" in m.model_fields):
+        side = f"step.{model.kind()}"
+        is_other = f"!has({side})"
+        if not model.model_fields["iceberg"].is_required():
+            is_other += f" || !has({side}.iceberg)"
         rule = f"self.pipeline.all(step, {is_other} || ({known.format(side)}))"
         yield "pipeline", f"!has(self.pipeline) || {rule}"
 
@@ -236,6 +238,20 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
                 field=field,
             )
             for field, rule in _build_catalog_rules()
+        ),
+        Rule(
+            mirrors="ExperimentSpec._check_materialized",
+            rule="!has(self.pipeline) || "
+            "self.pipeline.filter(step, has(step.materialize)).size() <= 1",
+            message="must have at most one step materialize; remove one",
+            field="pipeline",
+        ),
+        Rule(
+            mirrors="ExperimentSpec._check_materialized",
+            rule="!has(self.pipeline) || has(self.dataset.rowKey) || "
+            "!self.pipeline.exists(step, has(step.materialize))",
+            message="must come with a step materialize; add it",
+            field="dataset.rowKey",
         ),
         Rule(
             mirrors="ExperimentSpec._check_deadlines",

@@ -35,9 +35,9 @@ from pipeline_runtime.config.cluster import (
     Storage,
     Trainers,
 )
-from pipeline_runtime.config.dataset import Catalog, Dataset, IcebergSource
+from pipeline_runtime.config.dataset import Catalog, Dataset
 from pipeline_runtime.config.experiment_status import ExperimentStatus
-from pipeline_runtime.config.output import IcebergTarget, Output
+from pipeline_runtime.config.output import Output
 from pipeline_runtime.config.steps import PipelineOptions, Step
 from pipeline_runtime.config.training import Artifacts, Training
 
@@ -145,6 +145,7 @@ class ExperimentSpec(SpecModel):
         yield from self._check_catalogs()
         yield from self._check_deadlines()
         yield from self._check_consumer()
+        yield from self._check_materialized()
         if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
                 "training.shuffle.unit",
@@ -189,31 +190,39 @@ class ExperimentSpec(SpecModel):
 
     @property
     def used_catalogs(self) -> tuple[Catalog, ...]:
-        """The catalogs of the table, the side tables and the output."""
-        used = {table.catalog for _, table in self._find_iceberg()}
+        """The catalogs of the table, the side tables, the cache tables and the output."""
+        used = {catalog for _, catalog in self._find_iceberg()}
         return tuple(catalog for catalog in self.catalogs if catalog.name in used)
 
-    def _find_iceberg(self) -> Iterator[tuple[str, IcebergSource | IcebergTarget]]:
-        """Yield the path and the section of each Iceberg table."""
+    def _find_iceberg(self) -> Iterator[tuple[str, str]]:
+        """Yield the path and the catalog of each Iceberg table."""
         if self.dataset.iceberg:
-            yield "dataset.iceberg", self.dataset.iceberg
+            yield "dataset.iceberg", self.dataset.iceberg.catalog
         for index, step in enumerate(self.pipeline):
             for config in step.given():
-                side_table = config.find_side_table()
-                if side_table and side_table.iceberg:
-                    yield f"pipeline[{index}].{config.kind()}.iceberg", side_table.iceberg
+                if catalog := config.find_catalog():
+                    yield f"pipeline[{index}].{config.kind()}.iceberg", catalog
         if self.output and self.output.iceberg:
-            yield "output.iceberg", self.output.iceberg
+            yield "output.iceberg", self.output.iceberg.catalog
 
     def _check_catalogs(self) -> Iterator[tuple[str, str]]:
         names = [catalog.name for catalog in self.catalogs]
-        for path, table in self._find_iceberg():
-            if table.catalog not in names:
+        for path, catalog in self._find_iceberg():
+            if catalog not in names:
                 yield (
                     f"{path}.catalog",
                     "must be the name of a catalog in spec.catalogs, got "
-                    f"{str(table.catalog)[:80]!r}; add it there",
+                    f"{str(catalog)[:80]!r}; add it there",
                 )
+
+    def _check_materialized(self) -> Iterator[tuple[str, str]]:
+        kinds = [config.kind() for step in self.pipeline for config in step.given()[:1]]
+        places = [index for index, kind in enumerate(kinds) if kind == "materialize"]
+        for index in places[1:]:
+            first = f"pipeline[{places[0]}]"
+            yield f"pipeline[{index}]", f"must not materialize again, as {first} does; remove one"
+        if places and not self.dataset.row_key:
+            yield "dataset.rowKey", "must come with a step materialize, got none; add it"
 
     def _check_deadlines(self) -> Iterator[tuple[str, str]]:
         whole, start = self.active_deadline_seconds, self.pre_running_deadline_seconds

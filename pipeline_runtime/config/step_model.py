@@ -95,6 +95,11 @@ class StepModel(SpecModel):
         """Return the second table that the step reads."""
         return None
 
+    def find_catalog(self) -> str | None:
+        """Return the name of the Iceberg catalog that the step needs."""
+        side_table = self.find_side_table()
+        return side_table.iceberg.catalog if side_table and side_table.iceberg else None
+
     def find_seed(self) -> int | None:
         """Return the seed of a step that draws or hashes."""
         return None

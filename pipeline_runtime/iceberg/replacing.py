@@ -1,9 +1,9 @@
-"""A snapshot that replaces all rows of a table; import it late, as it imports PyIceberg."""
+"""Snapshots that replace rows of a table; import them late, as they import PyIceberg."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from pyiceberg.io import FileIO
@@ -77,6 +77,50 @@ def name_metadata(commit_uuid: UUID, snapshot_id: int) -> tuple[str, Iterator[st
     """Return the names of the manifest list and of the manifests, without end, of a snapshot."""
     manifests = (_new_manifest_file_name(number, commit_uuid) for number in itertools.count())
     return _new_manifest_list_file_name(snapshot_id, 0, commit_uuid), manifests
+
+
+class ReplaceSome(ReplaceAll):
+    """Deletes some data files of the newest snapshot, and adds others."""
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        properties: dict[str, str],
+        commit_uuid: UUID,
+        is_replaced: Callable[[DataFile], bool],
+    ) -> None:
+        super().__init__(transaction, properties, commit_uuid)
+        self._live = [
+            entry
+            for entry in self._live
+            if entry.data_file.content == DataFileContent.DATA and is_replaced(entry.data_file)
+        ]
+        self._deleted_data_files = {entry.data_file for entry in self._live}
+        self._operation = Operation.OVERWRITE if self._live else Operation.APPEND
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        """Return the manifests of the other files; one that has both kinds is written anew."""
+        snapshot = self._transaction.table_metadata.current_snapshot()
+        manifests = snapshot.manifests(self._io) if snapshot else []
+        return [kept for each in manifests if (kept := self._keep(each)) is not None]
+
+    def _keep(self, manifest: ManifestFile) -> ManifestFile | None:
+        entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+        kept = [entry for entry in entries if entry.data_file not in self._deleted_data_files]
+        if not kept or len(kept) == len(entries):
+            return manifest if kept else None
+        with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
+            for entry in kept:
+                writer.add_entry(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.EXISTING,
+                        snapshot_id=entry.snapshot_id,
+                        sequence_number=entry.sequence_number,
+                        file_sequence_number=entry.file_sequence_number,
+                        data_file=entry.data_file,
+                    )
+                )
+        return writer.to_manifest_file()
 
 
 def list_entries(snapshot: Snapshot, io: FileIO) -> Iterator[ManifestEntry]:

@@ -119,14 +119,15 @@ def _parse_input(fields: Any) -> Input:
     )
 
 
-def read_coverage(table: Table) -> dict[str, Covered]:
-    """Return the coverage of a cache table.
+def read_coverage(table: Table, snapshot_id: int | None = None) -> dict[str, Covered]:
+    """Return the coverage of a cache table, at its newest snapshot or at another one.
 
     A compaction keeps it. Nothing is covered once another program has committed anything else.
     """
     from pyiceberg.table.snapshots import Operation, ancestors_of
 
-    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+    newest = table.snapshot_by_id(snapshot_id) if snapshot_id else table.current_snapshot()
+    for snapshot in ancestors_of(newest, table.metadata):
         summary = snapshot.summary
         if summary is None:
             break

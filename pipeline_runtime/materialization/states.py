@@ -42,12 +42,14 @@ class PartitionState:
     Attributes:
         values: a value per dimension, as Iceberg stores it; a date is a number of days.
         fingerprint: changes with the data files, and with the delete files that apply to them.
+        places: the data files, as the units of a source name them (`Unit.place`).
     """
 
     values: tuple[Any, ...]
     fingerprint: str
     rows: int
     num_bytes: int
+    places: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +85,14 @@ def read_state(table: Table, snapshot_id: int | None = None) -> TableState:
     rows: defaultdict[str, int] = defaultdict(int)
     num_bytes: defaultdict[str, int] = defaultdict(int)
     values: dict[str, tuple[Any, ...]] = {}
+    places: defaultdict[str, set[str]] = defaultdict(set)
+    root = table.location().rstrip("/") + "/"
     for task in tasks:
         key = keys.build(task.file)
         values[key] = keys.find_values(task.file)
         deletes = sorted(file.file_path for file in task.delete_files)
         lines[key].append("\n ".join([task.file.file_path, *deletes]))
+        places[key].add(task.file.file_path.removeprefix(root))
         rows[key] += task.file.record_count
         num_bytes[key] += task.file.file_size_in_bytes
     partitions = {
@@ -96,6 +101,7 @@ def read_state(table: Table, snapshot_id: int | None = None) -> TableState:
             fingerprint=_digest(lines[key]),
             rows=rows[key],
             num_bytes=num_bytes[key],
+            places=frozenset(places[key]),
         )
         for key in sorted(lines)
     }

@@ -21,12 +21,15 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.iceberg.catalogs import ask_catalog, asking_catalog
 from pipeline_runtime.materialization.coverage import Covered, read_coverage
 from pipeline_runtime.materialization.recipe import Recipe
+from pipeline_runtime.steps.base import INTERNAL_PREFIX
 
 if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
 RECIPE_PROPERTY = "lastmile.recipe"
+# The partition of the source that a row comes from; no column of the user's has such a name.
+PARTITION_COLUMN = f"{INTERNAL_PREFIX}partition"
 DELETING_PROPERTY = "lastmile.deleting"
 # A writer may need this long between its first file and its commit.
 ORPHAN_AGE = timedelta(days=1)

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import CreateTableTransaction, Table, Transaction
     from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 _RUN_HASH_PROPERTY = "lastmile.run-hash"
 
@@ -248,8 +249,6 @@ class IcebergTable:
         self, run: str, key: CommitKey, files: Sequence[StagedFile], table: Table | None
     ) -> Transaction:
         """Stage the commit on the table's newest state; see `commits.Stage`."""
-        from pipeline_runtime.iceberg.replacing import ReplaceAll
-
         self._check(table)
         layout = self.form.layout
         with self._asking("prepare the commit"):
@@ -264,7 +263,7 @@ class IcebergTable:
                     f"{self.name}: must keep its columns, partitions and order while rows for it "
                     "are written, but they were changed. Run again without --resume"
                 )
-            producer = ReplaceAll(transaction, key.to_properties(), uuid4())
+            producer = self._replace(transaction, table, key.to_properties())
             attempt = AttemptRecord(
                 uuid=producer.commit_uuid, snapshot_id=producer.snapshot_id, head=_find_head(table)
             )
@@ -275,6 +274,14 @@ class IcebergTable:
                 producer.append_data_file(layout.build_data_file(file.data_file))
             producer.commit()
         return transaction
+
+    def _replace(
+        self, transaction: Transaction, table: Table | None, properties: dict[str, str]
+    ) -> _OverwriteFiles:
+        """Return a snapshot that replaces the table's rows by files that are added to it."""
+        from pipeline_runtime.iceberg.replacing import ReplaceAll
+
+        return ReplaceAll(transaction, properties, uuid4())
 
     def clean_up(self, run: str) -> None:
         self._remove_files(run, is_committed=True)

@@ -20,8 +20,15 @@ from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.iceberg.pins import Pins
+from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.plan.consumers import Consumer, choose_consumer
 from pipeline_runtime.plan.engine import choose_delivery, resolve_order
+from pipeline_runtime.plan.materialized import (
+    check_place,
+    find_materialization,
+    find_place,
+    open_cache,
+)
 from pipeline_runtime.plan.model import (
     FirstLook,
     Plan,
@@ -113,7 +120,18 @@ def build_plan(
     problems.collect(_check_row_key, spec, table, drawn)
     output = steps[-1].step.transform.output_schema if steps else schema
     columns = None if problems.found else problems.collect(consumer.find_columns, output)
+    place = find_place(spec)
+    if place is not None and not problems.found:
+        problems.collect(check_place, spec, place, [bound.step.transform for bound in steps])
     problems.raise_if_any()
+    materialization = None
+    if place is not None:
+        materialization = _look_up(experiment, place, [*head, *steps], table, opening)
+    if materialization is not None and materialization.state == "Hit":
+        table = open_cache(materialization, replace(opening, decodes_pages=decodes_pages))
+        schema = steps[materialization.place].step.transform.output_schema
+        head, steps = [], steps[materialization.place + 1 :]
+        splits = {role: _bind_split(spec, schema, role) for role in consumer.roles}
 
     def plan_stream(role: str, steps: Sequence[_Bound], columns: Sequence[str]) -> StreamPlan:
         bound = [*head, *(splits[role] or []), *steps]
@@ -142,7 +160,28 @@ def build_plan(
         ),
         warnings=(*_warnings(main), *consumer.warn(main)),
         pins=opening.pins.found,
+        materialization=materialization,
     )
+
+
+def _look_up(
+    experiment: DatasetExperiment,
+    place: int,
+    bound: Sequence[_Bound],
+    table: Source,
+    opening: Opening,
+) -> Materialization:
+    """Look up the rows that are kept after the steps before `materialize`.
+
+    Args:
+        bound: `dataset.where`, if there is one, and all steps.
+    """
+    transforms = [each.step.transform for each in bound]
+    first = len(transforms) - len(experiment.spec.pipeline)
+    kept = transforms[first + place].output_schema.names
+    needed, _ = needed_columns(transforms[: first + place], kept)
+    columns = [name for name in table.schema.names if name in needed]
+    return find_materialization(experiment, place, transforms[first:], columns, table, opening)
 
 
 def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline_runtime.formatting import format_bytes
@@ -28,6 +29,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "preserveOrder": plan.preserve_order,
         **plan.consumer.document(plan),
         "snapshots": [pin.model_dump(by_alias=True, exclude_none=True) for pin in plan.pins],
+        **_materialization_document(plan),
         "warnings": list(plan.warnings),
         "text": explain(plan),
     }
@@ -129,12 +131,35 @@ def _notes(step: PlannedStep, plan: Plan) -> list[str]:
 def explain(plan: Plan) -> str:
     """The plan as text."""
     stream = plan.main
-    lines = [f"Plan of the {stream.role} stream over {stream.table.description}"]
+    lines = [f"Materialization: {line}" for line in _explain_materialization(plan)]
+    lines += [f"Plan of the {stream.role} stream over {stream.table.description}"]
     for index, stage in enumerate(stream.stages):
         lines += _stage_lines(index, stage, plan)
     lines += plan.consumer.describe(plan)
     lines += [f"Warning: {warning}" for warning in plan.warnings]
     return "\n".join(lines)
+
+
+def _explain_materialization(plan: Plan) -> Iterator[str]:
+    if plan.materialization is not None:
+        yield from plan.materialization.explain()
+
+
+def _materialization_document(plan: Plan) -> dict[str, Any]:
+    found = plan.materialization
+    if found is None:
+        return {}
+    return {
+        "materialization": {
+            "state": found.state,
+            "table": found.table,
+            "snapshotId": None if found.snapshot_id is None else str(found.snapshot_id),
+            "recipe": found.recipe.hash,
+            "partitions": len(found.wanted),
+            "missing": dict(found.missing),
+            "recipeChanges": list(found.changes),
+        }
+    }
 
 
 def _stage_lines(index: int, stage: Stage, plan: Plan) -> list[str]:

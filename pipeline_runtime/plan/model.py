@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.iceberg.pins import Pin
+from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
 from pipeline_runtime.plan.mixing import Mixing
 from pipeline_runtime.plan.split import Split
@@ -180,6 +181,8 @@ class Plan:
         matching: by role, the rows before the pipeline's steps, to count them; empty without an
             evaluation.
         consumer: what the rows are for.
+        materialization: the rows that the step `materialize` keeps; if its table has all of them,
+            the streams read the table.
         batch_columns: the columns that the consumer takes.
         pins: the states of the tables, sides included, that have states.
     """
@@ -195,6 +198,7 @@ class Plan:
     delivery: Delivery
     warnings: tuple[str, ...]
     pins: tuple[Pin, ...] = ()
+    materialization: Materialization | None = None  # None: no step keeps rows
 
     @property
     def main(self) -> StreamPlan:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from pyarrow import fs as pafs
@@ -27,6 +28,7 @@ from pipeline_runtime.errors import (
 from pipeline_runtime.feed.making.matching import count_matches, has_row
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.plan import Group, Plan, StreamPlan, build_plan
+from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions, logical_cpus
 from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
@@ -115,7 +117,8 @@ def prepare_run(
         found = _find_checkpoint(root, this_hash, this_config, policy, options)
         run = None if found is None else _name_of(found.store)
         pins = find_pins(root, run, lambda name: options.is_attempt(name, this_hash))
-    plan = build_plan(experiment, options.storage_root, keeps_order=is_alone, pins=pins)
+    build = partial(build_plan, storage_root=options.storage_root, keeps_order=is_alone, pins=pins)
+    plan = build_ready_plan(experiment, options, build)
     bound = check_training(experiment, plan)
     identity = RunIdentity(
         run_hash=this_hash,
@@ -132,9 +135,7 @@ def prepare_run(
     _check_same_data(header, identity)
     if header is not None:
         if header.preserve_order is not is_alone:
-            plan = build_plan(
-                experiment, options.storage_root, keeps_order=header.preserve_order, pins=pins
-            )
+            plan = build(experiment, keeps_order=header.preserve_order)
         identity = replace(
             identity,
             attempt=header.attempt + 1,

@@ -24,6 +24,7 @@ from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler
 from pipeline_runtime.plan import build_plan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
+from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import find_pins
@@ -57,7 +58,7 @@ def prepare_writing(
 
     artifacts = open_location(experiment.spec.artifacts.uri, root).join(experiment.metadata.name)
     pins = find_pins(artifacts, None, is_mine) if options.resume else Pins()
-    plan = build_plan(experiment, root, pins=pins)
+    plan = build_ready_plan(experiment, options, lambda each: build_plan(each, root, pins=pins))
     name = options.name_run(now, found, artifacts)
     if name == options.only_run:  # its table may be in place, or another run's by now
         check_not_complete(artifacts.join(name))

@@ -318,6 +318,10 @@ def _repair_spec(given: Document) -> None:
         given.pop("trainers", None)
         given.get("autoscaling", {}).pop("signal", None)
     steps_ = given.get("pipeline", [])
+    kept = [step for step in steps_ if "materialize" in step]
+    steps_[:] = [step for step in steps_ if step not in kept[1:]]
+    if kept:
+        given["dataset"].setdefault("rowKey", ["user_id"])
     for index, step in enumerate(steps_):
         if "name" in step:
             step["name"] = f"{step['name'][:60]}{index}"
@@ -325,7 +329,8 @@ def _repair_spec(given: Document) -> None:
         variable["name"] = variable["name"] + f"_{index}_PATH"
     if "activeDeadlineSeconds" in given:
         given.pop("preRunningDeadlineSeconds", None)
-    sources = [given["dataset"], *(step.get(kind, {}) for step in steps_ for kind in _JOINS)]
+    kinds = (*_JOINS, "materialize")
+    sources = [given["dataset"], *(step.get(kind, {}) for step in steps_ for kind in kinds)]
     sources.append(given.get("output", {}))
     used = {source["iceberg"]["catalog"] for source in sources if "iceberg" in source}
     known = {catalog["name"] for catalog in given.get("catalogs", [])}

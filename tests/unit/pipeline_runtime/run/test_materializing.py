@@ -1,0 +1,292 @@
+"""Runs with a step `materialize`: the same rows with its table and without, and only new days."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+
+from pipeline_runtime.config import parse_experiment
+from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.iceberg.pins import Pins
+from pipeline_runtime.materialization.lookup import Materialization
+from pipeline_runtime.materialization.tables import find_orphans
+from pipeline_runtime.plan import Plan, build_plan, explain
+from pipeline_runtime.run.materializing import build_ready_plan
+from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.session import Finished, run_experiment
+from tests.support.tables.days_table import SCHEMA, compact, make_rows
+
+MATERIALIZE = {
+    "materialize": {
+        "iceberg": {"catalog": "lake", "table": "db.cache"},
+        "bucketBy": "user_id",
+        "buckets": 4,
+        "sortBy": ["user_id"],
+    }
+}
+
+
+class World:
+    """A source of days in a catalog, and runs over it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        uri = f"sqlite:///{folder}/catalog.db"
+        self.catalog = SqlCatalog("lake", uri=uri, warehouse=f"file://{folder}/lake")
+        self.catalog.create_namespace("db")
+        self.catalogs = [{"name": "lake", "type": "Sql", "uri": uri}]
+        self.catalogs[0]["warehouse"] = f"file://{folder}/lake"
+        spec = PartitionSpec(
+            PartitionField(2, 1000, IdentityTransform(), "day"),
+            PartitionField(1, 1001, BucketTransform(2), "bucket"),
+        )
+        self.source = self.catalog.create_table("db.source", SCHEMA, partition_spec=spec)
+        self.add(1)
+        self.add(2)
+
+    def add(self, day: int) -> None:
+        self.source.append(make_rows(day, users=20))
+
+    def document(self, *, kept: bool = True, **spec: Any) -> dict[str, Any]:
+        steps = [
+            {"filter": {"where": "user_id < 15"}},
+            {"derive": {"columns": [{"name": "x", "expression": "user_id * 2"}]}},
+            *([MATERIALIZE] if kept else []),
+            {"derive": {"columns": [{"name": "y", "expression": "x + 1"}]}},
+        ]
+        return {
+            "apiVersion": "experiments.lastmile.dev/v1alpha1",
+            "kind": "DatasetExperiment",
+            "metadata": {"name": "days"},
+            "spec": {
+                "catalogs": self.catalogs,
+                "dataset": {
+                    "iceberg": {"catalog": "lake", "table": "db.source"},
+                    "rowKey": ["user_id", "day"],
+                    **spec.pop("dataset", {}),
+                },
+                "pipeline": spec.pop("pipeline", steps),
+                "output": {"mode": "Overwrite", "parquet": {"uri": "out/"}},
+                **spec,
+            },
+        }
+
+    def run(self, **spec: Any) -> Finished:
+        options = RunOptions(
+            output=self.folder / "report", folder_per_run=True, storage_root=str(self.folder)
+        )
+        experiment = parse_experiment(self.document(**spec))
+        finished = run_experiment(experiment, "", options)
+        assert finished.outcome.kind == "Complete", finished.outcome
+        return finished
+
+    def plan(self, **spec: Any) -> Plan:
+        return build_plan(parse_experiment(self.document(**spec)), str(self.folder))
+
+    def make_ready(self, **spec: Any) -> Materialization:
+        """Plan a run with all rows kept, and return what was missing before."""
+        experiment = parse_experiment(self.document(**spec))
+        options = RunOptions(output=self.folder / "report", storage_root=str(self.folder))
+        found = self.plan(**spec).materialization
+        build = partial(build_plan, storage_root=str(self.folder), pins=Pins())
+        plan = build_ready_plan(experiment, options, build)
+        assert found is not None
+        assert plan.materialization is not None
+        assert plan.materialization.state == "Hit"
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = pq.read_table(self.folder / "out")
+        return table.sort_by([("day", "ascending"), ("user_id", "ascending")]).to_pylist()
+
+    @property
+    def caches(self) -> list[Table]:
+        names = [each[-1] for each in self.catalog.list_tables("db")]
+        found = [name for name in names if name.startswith("cache_")]
+        return [self.catalog.load_table(f"db.{name}") for name in found]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_rows_are_the_same_with_the_table(world: World) -> None:
+    world.run(kept=False)
+    wanted = world.rows()
+    assert len(wanted) == 30
+    world.run()  # which computes and keeps the rows first, then reads them
+    assert world.rows() == wanted
+    [cache] = world.caches
+    assert len(cache.metadata.snapshots) == 1
+
+
+def test_a_plan_of_kept_rows_reads_the_table_alone(world: World) -> None:
+    world.make_ready()
+    plan = world.plan()
+    assert plan.main.table.description.startswith("lake.db.cache_")
+    assert [step.kind for step in plan.main.steps] == ["derive"]
+    assert plan.main.read_columns == ("user_id", "day", "ts", "label", "x")
+    assert plan.main.scan.pruning.rows_read == 30
+    assert explain(plan).startswith("Materialization: hit")
+
+
+def _missing(found: Materialization) -> dict[str, str]:
+    return {key[-4:-2]: change for key, change in found.missing.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "missing"),
+    [
+        pytest.param(lambda world: world.add(3), {"03": "new"}, id="new-day"),
+        pytest.param(lambda world: world.add(2), {"02": "source"}, id="late-rows"),
+        pytest.param(
+            lambda world: world.source.delete("day = '2026-01-01' and user_id = 3"),
+            {"01": "source"},
+            id="erased-row",
+        ),
+        pytest.param(lambda world: world.source.delete("day = '2026-01-01'"), {}, id="removed-day"),
+        pytest.param(lambda world: compact(world.source), {}, id="compaction"),
+    ],
+)
+def test_only_changed_days_are_computed(
+    world: World, change: Callable[[World], None], missing: dict[str, str]
+) -> None:
+    assert _missing(world.make_ready()) == {"01": "new", "02": "new"}
+    change(world)
+    assert _missing(world.make_ready()) == missing
+    [cache] = world.caches
+    assert len(cache.metadata.snapshots) == (2 if missing else 1)
+    world.source.refresh()
+    wanted = world.source.scan("user_id < 15").count()
+    assert world.plan().main.scan.pruning.rows_read == wanted
+
+
+def test_windows_share_their_days(world: World) -> None:
+    world.add(3)
+    first = {"dataset": {"where": "day <= '2026-01-02' and label = 0"}}
+    second = {"dataset": {"where": "day >= '2026-01-02' and label = 0"}}
+    assert _missing(world.make_ready(**_copy(first))) == {"01": "new", "02": "new"}
+    assert _missing(world.make_ready(**_copy(second))) == {"03": "new"}
+    assert world.plan(**_copy(first)).main.scan.pruning.rows_read == 30
+    other = {"dataset": {"where": "day >= '2026-01-02' and label < 1"}}
+    assert world.plan(**_copy(other)).materialization.state == "Miss"  # type: ignore[union-attr]
+
+
+def _copy(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: dict(part) for name, part in spec.items()}
+
+
+def test_files_are_bucketed_and_sorted(world: World) -> None:
+    world.make_ready()
+    [cache] = world.caches
+    files = [task.file for task in cache.scan().plan_files()]
+    assert len(files) == 2 * 4
+    assert {file.sort_order_id for file in files} == {1}
+    for file in files:
+        users = pq.read_table(file.file_path.removeprefix("file://"))["user_id"].to_pylist()
+        assert users == sorted(users)
+        assert {BucketTransform(4).transform(SCHEMA.find_type("user_id"))(u) for u in users} == {
+            file.partition[1]
+        }
+
+
+def test_another_recipe_has_another_table(world: World) -> None:
+    world.make_ready()
+    pipeline = world.document()["spec"]["pipeline"]
+    pipeline[0]["filter"]["where"] = "user_id < 7"
+    plan = world.plan(pipeline=pipeline)
+    assert plan.materialization is not None
+    assert plan.materialization.changes == (
+        'steps[0].filter.where: "user_id < 15" → "user_id < 7"',
+    )
+    assert "steps[0].filter.where" in explain(plan)
+    world.make_ready(pipeline=pipeline)
+    assert len(world.caches) == 2
+
+
+def test_a_step_after_the_table_changes_no_recipe(world: World) -> None:
+    world.make_ready()
+    pipeline = world.document()["spec"]["pipeline"]
+    pipeline[3] = {"filter": {"where": "x > 5"}}
+    assert world.plan(pipeline=pipeline).materialization.state == "Hit"  # type: ignore[union-attr]
+
+
+def test_a_foreign_commit_has_all_rows_computed_again(world: World) -> None:
+    world.make_ready()
+    [cache] = world.caches
+    cache.append(cache.scan().to_arrow().slice(0, 5))
+    assert _missing(world.make_ready()) == {"01": "new", "02": "new"}
+    assert world.plan().main.scan.pruning.rows_read == 30
+
+
+def test_a_day_without_rows_is_kept_too(world: World) -> None:
+    pipeline = world.document()["spec"]["pipeline"]
+    pipeline[0]["filter"]["where"] = "user_id < 0"
+    world.make_ready(pipeline=pipeline)
+    assert world.plan(pipeline=pipeline).materialization.state == "Hit"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("step", "path"),
+    [
+        pytest.param({"drop": {"columns": ["day"]}}, "[3].materialize", id="dropped-row-key"),
+        pytest.param(
+            {"hashBucket": {"columns": ["user_id"], "buckets": 9}},
+            "[3].materialize",
+            id="changed-row-key",
+        ),
+        pytest.param(
+            {"cast": {"columns": [{"name": "label", "type": "int8"}]}},
+            "[3].materialize",
+            id="type-that-Iceberg-lacks",
+        ),
+        pytest.param(MATERIALIZE, "[3]", id="twice"),
+    ],
+)
+def test_steps_that_the_table_cannot_stand_for_are_refused(
+    world: World, step: dict[str, Any], path: str
+) -> None:
+    pipeline = world.document()["spec"]["pipeline"]
+    pipeline.insert(1, step)
+    with pytest.raises(ManifestError) as caught:
+        world.plan(pipeline=pipeline)
+    assert [problem.path for problem in caught.value.problems] == [f"spec.pipeline{path}"]
+
+
+def test_sampling_for_the_training_alone_comes_after(world: World) -> None:
+    pipeline = world.document()["spec"]["pipeline"]
+    pipeline.insert(1, {"downsample": {"keepPercent": 50}})
+    document = world.document(pipeline=pipeline)
+    del document["spec"]["output"]
+    document["spec"]["training"] = {"evaluation": {"holdoutPercent": 10}}
+    with pytest.raises(ManifestError) as caught:
+        build_plan(parse_experiment(document), str(world.folder))
+    assert "spec.pipeline[1] downsample" in str(caught.value)
+
+
+def test_concurrent_writers_keep_each_row_once(world: World) -> None:
+    world.add(3)
+    windows = [f"day >= '2026-01-0{day}'" for day in (1, 3, 1)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda where: world.make_ready(dataset={"where": where}), windows))
+    [cache] = world.caches
+    name = ".".join(cache.name())
+    # Metadata files of attempts that the catalog refused; data files are deleted at once.
+    orphans = find_orphans(world.catalog, name, timedelta(0))
+    assert not any(path.endswith(".parquet") for path in orphans.paths)
+    orphans.delete()
+    assert find_orphans(world.catalog, name, timedelta(0)).paths == ()
+    assert cache.scan().count() == 3 * 15
+    assert world.plan().main.scan.pruning.rows_read == 3 * 15
