@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyarrow import fs as pafs
@@ -127,9 +128,8 @@ def list_tables(catalog: Catalog, base: str) -> list[CacheTable]:
         if not name.rpartition(".")[2].startswith(f"{prefix}_"):
             continue
         try:
-            table = ask_catalog(
-                what, lambda name=name: catalog.load_table(name), passes=(NoSuchTableError,)
-            )
+            load = partial(catalog.load_table, name)
+            table = ask_catalog(what, load, passes=(NoSuchTableError,))
         except NoSuchTableError:  # deleted meanwhile
             continue
         with asking_catalog(what):

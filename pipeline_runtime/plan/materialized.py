@@ -22,6 +22,12 @@ from pipeline_runtime.steps.base import Transform
 from pipeline_runtime.steps.materialize.model import MaterializeStep
 
 
+def find_step(spec: ExperimentSpec) -> MaterializeStep | None:
+    """Return the step `materialize`; None if there is none."""
+    steps = (step.config for step in spec.pipeline)
+    return next((step for step in steps if isinstance(step, MaterializeStep)), None)
+
+
 def find_place(spec: ExperimentSpec) -> int | None:
     """Return the index of the step `materialize`; None if there is none."""
     steps = (step.config for step in spec.pipeline)

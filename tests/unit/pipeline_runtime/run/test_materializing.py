@@ -108,7 +108,10 @@ class World:
 
     def rows(self) -> list[dict[str, Any]]:
         table = pq.read_table(self.folder / "out")
-        return table.sort_by([("day", "ascending"), ("user_id", "ascending")]).to_pylist()
+        rows: list[dict[str, Any]] = table.sort_by(
+            [("day", "ascending"), ("user_id", "ascending")]
+        ).to_pylist()
+        return rows
 
     @property
     def caches(self) -> list[Table]:
