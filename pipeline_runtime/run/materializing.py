@@ -220,7 +220,7 @@ def _open_writers(
         return open_local_writers(plan, stream)
     from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
-    return open_ray_writers(plan, stream, job.staged)
+    return open_ray_writers(plan, stream, job.staged, staging_field="spec.artifacts.uri")
 
 
 def _report(progress: Progress) -> None:
