@@ -163,7 +163,7 @@ def _explain_refusal(
     return (
         f"side table {side.description}: must fit in maxBytes ({request.max_bytes:,} bytes), got "
         f"{side.num_bytes:,} bytes; raise maxBytes, name fewer columns, or narrow it with where. "
-        + "; ".join(f"{name} is not possible: {why}" for name, why in _distinct(reasons).items())
+        + ". ".join(f"{name} is not possible: {why}" for name, why in _distinct(reasons).items())
     )
 
 
@@ -171,7 +171,7 @@ def _distinct(reasons: Mapping[Strategy, str]) -> Mapping[str, str]:
     """Return the reasons against the strategies that need buckets, each once."""
     bucket, exchange = reasons["Bucket"], reasons["Exchange"]
     if bucket == exchange:
-        return {"a join by buckets": bucket}
+        return {"A join by buckets": bucket}
     return {"Bucket": bucket, "Exchange": exchange}
 
 
