@@ -100,6 +100,7 @@ class Pipeline(StepMethods):
         snapshot_id: int | str | None = None,
         branch: str | None = None,
         tag: str | None = None,
+        sample_buckets: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         where: str | None = None,
         row_key: Names | None = None,
@@ -112,6 +113,7 @@ class Pipeline(StepMethods):
             catalog: an item of `spec.catalogs`, such as `{"name": "lake", "type": "Sql", "uri":
                 "sqlite:///lake.db"}`; or a name, whose properties are in the environment
                 (`PYICEBERG_CATALOG__LAKE__URI`) or in `.pyiceberg.yaml`.
+            sample_buckets: `percent` and `seed` of a sample of the table's buckets.
         """
         given = {"name": catalog} if isinstance(catalog, str) else dict(catalog)
         iceberg = {
@@ -120,6 +122,7 @@ class Pipeline(StepMethods):
             "snapshot_id": None if snapshot_id is None else str(snapshot_id),
             "branch": branch,
             "tag": tag,
+            "sample_buckets": sample_buckets,
             "columns": to_list(columns),
         }
         dataset = {

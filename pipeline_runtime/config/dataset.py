@@ -15,6 +15,7 @@ from pipeline_runtime.config.base import (
     Columns,
     Expression,
     Label,
+    Seed,
     SpecModel,
     StoreUri,
     TableUri,
@@ -24,6 +25,7 @@ from pipeline_runtime.config.base import (
     rule_error,
 )
 from pipeline_runtime.config.cluster import ObjectReference
+from pipeline_runtime.config.decimals import HoldoutPercent
 from pipeline_runtime.config.extensions import load_extensions
 from pipeline_runtime.config.introspect import field_names, find_model
 from pipeline_runtime.config.source_model import SourceModel
@@ -121,6 +123,15 @@ class Catalog(SpecModel):
     as `credential` or `token`."""
 
 
+class SampleBuckets(SpecModel):
+    """A sample of the buckets of a table: of the values of the column that it is bucketed by."""
+
+    percent: HoldoutPercent
+    """Share of the buckets to read, rounded up to whole buckets: more than 0, less than 100."""
+    seed: Seed = 0
+    """Seed of the choice. Tables that are sampled with the same seed keep the same values."""
+
+
 class IcebergSource(SourceModel):
     """An Iceberg table, read at one snapshot: the newest when a run first plans, or a given one."""
 
@@ -134,6 +145,8 @@ class IcebergSource(SourceModel):
     """The branch whose newest snapshot to read, instead of `main`."""
     tag: RefName | None = None
     """The tag whose snapshot to read, with the columns that it was written with."""
+    sample_buckets: SampleBuckets | None = None
+    """Read some of the buckets only, for a table that is partitioned by buckets of a column."""
     columns: Columns | None = None
     """Columns to read; all if absent."""
 

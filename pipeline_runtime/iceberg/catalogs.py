@@ -105,6 +105,9 @@ def build_properties(catalog: CatalogModel) -> dict[str, str]:
     warehouse = properties.get("warehouse", "")
     if properties["type"] == "sql" and warehouse and not is_absolute(warehouse):
         properties["warehouse"] = str(Path(warehouse).absolute())  # as SQLite's path is taken
+    if "credential" in properties and (uri := properties.get("uri")):
+        # PyIceberg's own default is deprecated, and wrong unless the address ends with a slash.
+        properties.setdefault("oauth2-server-uri", f"{uri.rstrip('/')}/v1/oauth/tokens")
     return properties
 
 

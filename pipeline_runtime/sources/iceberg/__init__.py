@@ -26,4 +26,4 @@ def open_source(model: IcebergSource, opening: Opening) -> IcebergTable:
     found = load_table(opening.catalogs, model.catalog, model.table)
     pin = opening.pins.pin(reference, found.metadata)
     opener = Opener(kernels=opening.kernels, decodes_pages=opening.decodes_pages)
-    return build_table(found, pin, opener)
+    return build_table(found, pin, opener, model.sample_buckets)

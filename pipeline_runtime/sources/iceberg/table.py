@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from pipeline_runtime.config.dataset import SampleBuckets
 from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.sources.base import (
@@ -40,6 +41,7 @@ from pipeline_runtime.sources.iceberg.deletes import (
     live_rows,
 )
 from pipeline_runtime.sources.iceberg.planning import PlannedFile, Planner, find_totals
+from pipeline_runtime.sources.iceberg.sampling import choose_buckets
 from pipeline_runtime.sources.iceberg.schemas import (
     FileColumns,
     Names,
@@ -101,6 +103,7 @@ class IcebergTable:
         columns: the schema with field ids.
         defaults: values, by field id, of columns that older files lack.
         names: field ids for files that have none; None if there is no such mapping.
+        sampled: the buckets to read; None for all.
         stores: file systems by scheme and authority.
         footers: footers of the files that were planned, by path; on the planner only.
     """
@@ -111,6 +114,7 @@ class IcebergTable:
     bucketing: Bucketing | None
     defaults: Mapping[int, Any]
     names: Names | None
+    sampled: frozenset[int] | None
     stores: dict[str, Any]
     opener: Opener = field(compare=False, repr=False)  # per process, as `deletes` is
     deletes: DeleteReader = field(default_factory=DeleteReader, compare=False, repr=False)
@@ -118,7 +122,7 @@ class IcebergTable:
     footers: dict[str, _OpenedFooter] = field(default_factory=dict, compare=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        names = ("pin", "columns", "schema", "bucketing", "defaults", "names", "stores")
+        names = ("pin", "columns", "schema", "bucketing", "defaults", "names", "sampled", "stores")
         opener = self.opener
         fields = {name: getattr(self, name) for name in names}
         return _rebuild, (opener.kernels, opener.decodes_pages, fields)
@@ -138,6 +142,7 @@ class IcebergTable:
         from pipeline_runtime.sources.iceberg.pruning import build_row_filter
 
         files = self._planner.plan_files(build_row_filter(predicates, self.schema))
+        files = [file for file in files if self._is_sampled(file)]
         self._read_footers(files)
         keep = None
         for predicate in predicates:
@@ -162,6 +167,20 @@ class IcebergTable:
             ),
             notes=tuple(self._describe(files, units, columns)),
         )
+
+    def _is_sampled(self, file: PlannedFile) -> bool:
+        """Return whether a file is of the sample of buckets. Raises SourceError if it has none."""
+        if self.sampled is None:
+            return True
+        if file.bucket is None:
+            assert self.bucketing is not None
+            raise SourceError(
+                f"{self.pin.reference}: sampleBuckets: every file must be in one of "
+                f"{self.bucketing.num_buckets} buckets by {self.bucketing.column}, but {file.uri} "
+                "was written before the table had them. Rewrite it (CALL "
+                "system.rewrite_data_files with rewrite-all => true)"
+            )
+        return file.bucket in self.sampled
 
     @property
     def _planner(self) -> Planner:
@@ -260,6 +279,11 @@ class IcebergTable:
             f", {buckets.num_buckets} buckets by {buckets.column}" if buckets else ", no buckets"
         )
         yield f"Iceberg v{version}, {self.pin.describe()}{layout}"
+        if self.sampled is not None and buckets:
+            yield (
+                f"sample of {len(self.sampled)} of {buckets.num_buckets} buckets; rows without a "
+                f"{buckets.column} are left out"
+            )
         num_deletes = len({delete.uri for file in files for delete in file.deletes})
         if num_deletes:
             num_rows = sum(unit.num_stored - unit.num_rows for unit in units)
@@ -464,10 +488,13 @@ def _rebuild(kernels: bool, decodes_pages: bool, fields: dict[str, Any]) -> Iceb
     return IcebergTable(**fields, opener=Opener(kernels=kernels, decodes_pages=decodes_pages))
 
 
-def build_table(found: Table, pin: Pin, opener: Opener) -> IcebergTable:
+def build_table(
+    found: Table, pin: Pin, opener: Opener, sample: SampleBuckets | None
+) -> IcebergTable:
     """Return the source of a table at its pinned state.
 
-    Raises SourceError for a type that this release cannot read.
+    Raises SourceError for a type that this release cannot read, or if the buckets of a table that
+    has none are to be sampled.
     """
     name = str(pin.reference)
     # PyIceberg plans by the current schema. A pinned run has that of its snapshot.
@@ -482,9 +509,24 @@ def build_table(found: Table, pin: Pin, opener: Opener) -> IcebergTable:
         columns=columns,
         schema=strip_ids(columns),
         bucketing=planner.find_bucketing(),
+        sampled=_choose_sample(name, planner.find_bucketing(), sample),
         defaults=read_defaults(metadata.schema()),
         names=to_names(mapping.root) if mapping is not None else None,
         stores=planner.stores,
         opener=opener,
         planner=planner,
     )
+
+
+def _choose_sample(
+    name: str, bucketing: Bucketing | None, sample: SampleBuckets | None
+) -> frozenset[int] | None:
+    if sample is None:
+        return None
+    if bucketing is None:
+        raise SourceError(
+            f"{name}: sampleBuckets: the table must be partitioned by buckets of a column, but is "
+            "not. Remove sampleBuckets and use a sample step, or bucket the table (ALTER TABLE … "
+            "ADD PARTITION FIELD bucket(64, COLUMN))"
+        )
+    return choose_buckets(bucketing.num_buckets, sample.percent, sample.seed)

@@ -104,6 +104,17 @@ def test_missing_metadata_file_is_named(lake: Catalog) -> None:
             id="rest with OAuth and a dash",
         ),
         pytest.param(
+            Catalog(name="lake", uri="https://catalog"),
+            {"PYICEBERG_CATALOG__LAKE__CREDENTIAL": "id:secret"},
+            {
+                "type": "rest",
+                "uri": "https://catalog",
+                "credential": "id:secret",
+                "oauth2-server-uri": "https://catalog/v1/oauth/tokens",
+            },
+            id="rest with OAuth at its own address",
+        ),
+        pytest.param(
             Catalog(name="lake", type="Sql"),
             {"PYICEBERG_CATALOG__LAKE__URI": "postgresql+psycopg2://u:p@db/iceberg"},
             {"type": "sql", "uri": "postgresql+psycopg2://u:p@db/iceberg"},

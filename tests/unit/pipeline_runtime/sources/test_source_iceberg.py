@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import date, datetime
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from pyiceberg.types import (
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.sources import Bucketing
+from pipeline_runtime.sources.iceberg.sampling import choose_buckets
 
 SCHEMA = Schema(
     NestedField(1, "user", LongType(), required=False),
@@ -323,3 +325,49 @@ def test_files_without_ids_need_a_name_mapping(lake: Lake, tmp_path: Path) -> No
     with pytest.raises(SourceError) as raised:
         lake.open("imported").scan(())
     assert_told(str(raised.value), "… old.parquet … schema.name-mapping.default")
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_sample_has_the_values_of_its_buckets(lake: Lake, table: Table, seed: int) -> None:
+    source = lake.open("events", sample_buckets={"percent": 50, "seed": seed})
+    units = source.scan(()).units
+    assert len({unit.bucket for unit in units}) == 2
+    users = set(read_all(source)["user"].to_pylist())
+    finer = lake.create("finer", SCHEMA, ("user", BucketTransform(8)))
+    finer.append(events(0, 60))
+    other = lake.open("finer", sample_buckets={"percent": 50, "seed": seed})
+    assert set(read_all(other)["user"].to_pylist()) == users
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        pytest.param("plain", "lake.db.plain … sampleBuckets", id="no buckets"),
+        pytest.param("later", "lake.db.later … sampleBuckets … .parquet", id="bucketed later"),
+    ],
+)
+def test_sample_needs_buckets(lake: Lake, name: str, facts: str) -> None:
+    table = lake.create(name, SCHEMA)
+    table.append(events(0, 5))
+    if name == "later":
+        with table.update_spec() as update:
+            update.add_field("user", BucketTransform(4), "q")
+    with pytest.raises(SourceError) as raised:
+        lake.open(name, sample_buckets={"percent": 10}).scan(())
+    assert_told(str(raised.value), facts)
+
+
+@pytest.mark.parametrize("percent", [1, 10, "12.5", 50, 99])
+def test_larger_tables_keep_a_part_of_what_smaller_ones_keep(percent: int | str) -> None:
+    for coarse, fine in ((4, 16), (16, 64), (64, 1024)):
+        kept = choose_buckets(coarse, percent, seed=3)
+        finer = choose_buckets(fine, percent, seed=3)
+        assert {bucket % coarse for bucket in finer} == kept
+        assert len(finer) == -(-fine * Fraction(percent) // 100)
+
+
+def test_other_seeds_choose_other_buckets() -> None:
+    chosen = {choose_buckets(60, 20, seed) for seed in range(20)}
+    assert {len(each) for each in chosen} == {12}
+    assert len(chosen) > 10
+    assert choose_buckets(60, 20, 0) < choose_buckets(60, 50, 0)
