@@ -16,7 +16,7 @@ from pyiceberg.transforms import Transform
 from pipeline_runtime import config, expressions
 from pipeline_runtime.iceberg.catalogs import open_catalog
 from pipeline_runtime.iceberg.pins import Pins
-from pipeline_runtime.sources import Opening, Predicate, Source, open_source, read_flat
+from pipeline_runtime.sources import Opening, Predicate, Source, Unit, open_source, read_flat
 
 
 class Lake:
@@ -27,10 +27,13 @@ class Lake:
         catalog: the same, opened.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, warehouse: str = "") -> None:
         self.folder = folder
         self.model = config.Catalog(
-            name="lake", type="Sql", uri=f"sqlite:///{folder}/c.db", warehouse=f"{folder}/w"
+            name="lake",
+            type="Sql",
+            uri=f"sqlite:///{folder}/c.db",
+            warehouse=warehouse or f"{folder}/w",
         )
         self.catalog: Catalog = open_catalog(self.model, creates=True)
         self.catalog.create_namespace("db")
@@ -84,10 +87,12 @@ def read_all(
     *,
     predicates: Sequence[Predicate] = (),
     max_rows: int = 1 << 20,
+    units: Sequence[Unit] | None = None,
 ) -> pa.Table:
-    """Return the rows of all units that a scan finds."""
+    """Return the rows of units, by default of all that a scan finds."""
     names = list(source.schema.names if columns is None else columns)
-    units = source.scan(predicates, names).units
+    if units is None:
+        units = source.scan(predicates, names).units
     parts = [part for unit in units for part in read_flat(source, unit, names, max_rows)]
     schema = pa.schema([source.schema.field(name) for name in names])
     return pa.concat_tables(parts) if parts else schema.empty_table()
