@@ -18,6 +18,10 @@ from zipfile import ZipFile
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline_runtime import config
+from pipeline_runtime.iceberg.pins import Pins
+from pipeline_runtime.sources import Opening, Source, open_source
+
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
@@ -91,6 +95,13 @@ class SparkTables:
     def load(self, name: str) -> Table:
         """Return a table as PyIceberg's object."""
         return self.catalog.load_table(self[name].identifier)
+
+    def open(self, name: str, **fields: Any) -> Source:
+        """Open a table as a run does, with the fields of `dataset.iceberg`."""
+        catalog = config.Catalog(name="lake", type="Sql", uri=self.uri)
+        model = config.IcebergSource(catalog="lake", table=self[name].identifier, **fields)
+        opening = Opening(storage_root="", catalogs=(catalog,), pins=Pins())
+        return open_source(config.SourceChoice(iceberg=model), opening)
 
     @staticmethod
     def names() -> Sequence[str]:
