@@ -100,7 +100,7 @@ class RestProxy:
             "type": "rest",
             "uri": self.uri,
             "credential": f"{self.client_id}:{self.client_secret}",
-            # The default is deprecated, and wrong where the URI does not end with a slash.
+            # The same as PyIceberg's default, of whose use it warns.
             "oauth2-server-uri": f"{self.uri}{OAUTH_PATH}",
         }
 
