@@ -23,15 +23,15 @@ from pipeline_runtime.feed.chunk import Header, StepCount
 from pipeline_runtime.feed.making.found_requests import find_requests
 from pipeline_runtime.feed.making.stage_rows import Rows
 from pipeline_runtime.kernels import select
-from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.plan.groups import MAX_CHUNK_BYTES, Group
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.rows import RequestRows, SourceRows, expand_rows, join_rows
 from pipeline_runtime.steps.base import GROUP_HASH_COLUMN, ROW_HASH_COLUMN
 
-# Rows that are read at a time of each unit that takes turns: a call costs as much as decoding some
-# hundred rows.
+# Rows that are read at a time of each unit that takes turns, at least: in shorter parts, calls take
+# longer than decoding does.
 _MIN_ROWS_AT_A_TIME = 2048
 
 
@@ -168,9 +168,7 @@ def read_parts(
             started = time.perf_counter()
         return
     num_chunks = group.num_chunks(chunk_rows)
-    max_rows = chunk_rows
-    if num_chunks > 1:
-        max_rows = min(chunk_rows, max(_MIN_ROWS_AT_A_TIME, chunk_rows // len(group.units)))
+    max_rows = chunk_rows if num_chunks == 1 else _rows_at_a_time(group)
     units = [
         _UnitRows(_read_unit(stream, unit, rows, max_rows, wanted))
         for unit, rows in zip(group.units, group.unit_rows, strict=True)
@@ -187,6 +185,17 @@ def read_parts(
             parts, places = zip(*read, strict=True)
             joined = _join(stream, parts, [*wanted, *list_own_columns(stream)])
             yield _part_of(stream, joined, places, started)
+
+
+def _rows_at_a_time(group: Group) -> int:
+    """Return the rows to read at a time of each unit, so that all units hold one large chunk.
+
+    Reading a whole unit at once takes half the time of reading it in parts.
+    """
+    num_rows = max(1, sum(unit.num_rows for unit in group.units))
+    num_bytes = max(1, sum(unit.num_bytes for unit in group.units))
+    fitting = MAX_CHUNK_BYTES * num_rows // num_bytes // len(group.units)
+    return max(_MIN_ROWS_AT_A_TIME, fitting)
 
 
 @dataclass(slots=True)
