@@ -85,6 +85,14 @@ class Planner:
         found = _find_bucket(self.metadata.spec(), self.schema)
         return found[1] if found else None
 
+    @property
+    def is_clustered(self) -> bool:
+        """True if the table is partitioned, bucketed or sorted, or was for some of its files."""
+        from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID
+
+        is_partitioned = any(not spec.is_unpartitioned() for spec in self.metadata.partition_specs)
+        return is_partitioned or self.metadata.default_sort_order_id != UNSORTED_SORT_ORDER_ID
+
     def plan_files(self, row_filter: BooleanExpression) -> list[PlannedFile]:
         """Return the files that may hold rows for a filter, by partition and path.
 

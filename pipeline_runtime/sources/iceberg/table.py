@@ -165,6 +165,7 @@ class IcebergTable:
             is_remote=any(
                 not isinstance(self.stores[file.store], pafs.LocalFileSystem) for file in files
             ),
+            is_clustered=self._planner.is_clustered,
             notes=tuple(self._describe(files, units, columns)),
         )
 

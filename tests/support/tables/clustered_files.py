@@ -40,8 +40,8 @@ class Layout:
     group_rows: int = 1 << 20
 
 
-def write_clustered_files(folder: Path, layout: Layout) -> Path:
-    """Write a table with the columns `x`, `user`, `day` and `label`.
+def make_rows(layout: Layout) -> pa.Table:
+    """Return rows with the columns `x`, `user`, `day` and `label`.
 
     Users and days differ in their share of positive labels, and days in their number of rows.
     """
@@ -53,7 +53,13 @@ def write_clustered_files(folder: Path, layout: Layout) -> Path:
     likes = generator.beta(1, 4, size=num_users)[user]
     label = generator.random(layout.rows) < likes * (0.5 + day / layout.days)
     columns = {"x": np.arange(layout.rows), "user": user, "day": day}
-    table = pa.table(columns | {"label": label.astype(np.float32)})
+    return pa.table(columns | {"label": label.astype(np.float32)})
+
+
+def write_clustered_files(folder: Path, layout: Layout) -> Path:
+    """Write the rows of `make_rows`, and return the folder."""
+    table = make_rows(layout)
+    user, day = table["user"].to_numpy(), table["day"].to_numpy()
     bucket = (user * 2_654_435_761 >> 7) % layout.buckets
     for place in np.unique(day) if layout.has_days else [None]:
         here = np.ones(layout.rows, np.bool_) if place is None else day == place

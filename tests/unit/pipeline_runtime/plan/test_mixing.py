@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from clustered_files import Layout, mark_as_clustered, write_clustered_files
+from clustered_files import Layout, make_rows, mark_as_clustered, write_clustered_files
 from facts import assert_one_tells
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from iceberg_tables import Lake
 from property_tests import examples
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import FloatType, LongType, NestedField
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import Shuffle, parse_experiment
@@ -164,6 +168,35 @@ def test_batches_vary_like_those_of_a_global_permutation(
     assert ratios_of(pipeline, shuffle)["day"] > 2
     mark_as_clustered(monkeypatch)
     assert max(ratios_of(pipeline, shuffle).values()) <= MAX_RATIO
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+PARTS = {
+    "days and buckets": [("day", IdentityTransform()), ("user", BucketTransform(6))],
+    "buckets": [("user", BucketTransform(6))],
+}
+
+
+@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS.keys())
+def test_an_iceberg_table_is_mixed(lake: Lake, parts: list[Any]) -> None:
+    schema = Schema(
+        NestedField(1, "x", LongType()),
+        NestedField(2, "user", LongType()),
+        NestedField(3, "day", LongType()),
+        NestedField(4, "label", FloatType()),
+    )
+    table = lake.create("clicks", schema, *parts)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.parquet.row-group-limit": "300"})
+    table.append(make_rows(Layout()).sort_by([("day", "ascending"), ("user", "ascending")]))
+    pipeline = Pipeline.read_iceberg("db.clicks", lake.model.model_dump(mode="json"))
+    assert pipeline.plan().training.scan.is_clustered
+    ratios = ratios_of(pipeline, {"window_rows": WINDOW_ROWS})
+    assert max(ratios.values()) <= MAX_RATIO
 
 
 def test_explain_shows_how_rows_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
