@@ -66,7 +66,8 @@ def serve(connection: Connection, program: str, needs_ray: bool) -> None:
     if needs_ray:
         from pipeline_runtime.run.ray_connection import connected
 
-        ray = connected("local", 0, verbose=False)
+        # Ray's join holds logical CPUs for its own actors, and would wait for them for ever.
+        ray = connected("local", num_cores(), verbose=False)
     with ray:
         connection.send(("ready", None))
         while (asked := _receive(connection)) is not None:

@@ -18,6 +18,7 @@ NAME = "iceberg"
 DEFAULT_ROWS = 1_000_000
 DEFAULT_LARGE_ROWS = 4_000_000  # of one day: half a million rows a file
 DEFAULT_DAYS = 4
+SMALL_ROWS = 10_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,8 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lakes = {False: lake, True: lake}
     if any(target.is_large for target in targets):
         lakes[True] = make_lake(options.data, options.large_rows, days=1)
+    small = make_lake(options.data, SMALL_ROWS, days=1)
     try:
-        with Processes() as processes:
+        with Processes(small) as processes:
             found = measure(targets, lakes, processes, options.rounds)
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)

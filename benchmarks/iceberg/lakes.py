@@ -21,7 +21,7 @@ from pipeline_runtime.sample_data.lake_tables import (
     IMPRESSIONS,
     KEY,
     USER_ACTIONS,
-    TableLayout,
+    SampleTable,
 )
 
 # Columns without nulls, which every program can bring to plain arrays.
@@ -53,7 +53,7 @@ class Lake:
         """The address of the catalog."""
         return f"sqlite:///{self.folder / CATALOG_FILE}"
 
-    def files(self, layout: TableLayout) -> Sequence[str]:
+    def files(self, layout: SampleTable) -> Sequence[str]:
         """Return the paths of a table's data files."""
         return [path for paths in self._by_bucket(layout).values() for path in paths]
 
@@ -90,7 +90,7 @@ class Lake:
                 )
         return total
 
-    def _by_bucket(self, layout: TableLayout) -> Mapping[int, list[str]]:
+    def _by_bucket(self, layout: SampleTable) -> Mapping[int, list[str]]:
         found: defaultdict[int, list[str]] = defaultdict(list)
         with closing(SqlCatalog(CATALOG, uri=self.uri)) as catalog:
             table = catalog.load_table((NAMESPACE, layout.name))

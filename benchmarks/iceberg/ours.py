@@ -13,7 +13,7 @@ from pipeline_runtime.batches import Batch
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.loader import open_loader, parse_options
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
-from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS, TableLayout
+from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS, SampleTable
 
 BATCH_SIZE: Final = 4096  # rows; the manifest's default
 
@@ -48,11 +48,11 @@ def parquet_join(lake: Lake) -> Iterator[Batch]:
     return _join(lake, _parquet(lake, IMPRESSIONS), _parquet(lake, USER_ACTIONS))
 
 
-def _parquet(lake: Lake, layout: TableLayout) -> dict[str, Any]:
+def _parquet(lake: Lake, layout: SampleTable) -> dict[str, Any]:
     return {"parquet": {"uris": list(lake.files(layout))}}
 
 
-def _iceberg(layout: TableLayout) -> dict[str, Any]:
+def _iceberg(layout: SampleTable) -> dict[str, Any]:
     return {"iceberg": {"catalog": CATALOG, "table": f"{NAMESPACE}.{layout.name}"}}
 
 

@@ -33,9 +33,14 @@ class Runs(Protocol):
 
 
 class Processes:
-    """A process for each program; use it as a context."""
+    """A process for each program; use it as a context.
 
-    def __init__(self) -> None:
+    Args:
+        small: tables for the first epoch of a fresh process, which loads libraries.
+    """
+
+    def __init__(self, small: Lake) -> None:
+        self._small = small
         self._stack = ExitStack()
         self._alive: dict[Program, Process] = {}
 
@@ -49,10 +54,11 @@ class Processes:
         """See Runs."""
         if is_fresh:
             with _start(program) as process:
-                return _ask(process, lake, proves)
+                _ask(process, self._small, proves=False)
+                return _ask(process, lake, proves=proves)
         if program not in self._alive:
             self._alive[program] = self._stack.enter_context(_start(program))
-        return _ask(self._alive[program], lake, proves)
+        return _ask(self._alive[program], lake, proves=proves)
 
 
 def _start(program: Program) -> Process:
@@ -60,7 +66,7 @@ def _start(program: Program) -> Process:
     return Process(program.name, target, program.opens, program.needs_ray)
 
 
-def _ask(process: Process, lake: Lake, proves: bool) -> Epoch:
+def _ask(process: Process, lake: Lake, *, proves: bool) -> Epoch:
     process.send((lake, proves))
     found = process.receive()
     if isinstance(found, str):

@@ -46,7 +46,7 @@ MIN_GROUPS_PER_FILE: Final = 4  # so that a small sample too has units to shuffl
 
 # Encoded by dictionary: few different values. The rest is plain; for the actions, with 5 values,
 # plain under zstd was 1.7 times faster to write and half the size (pyarrow 26).
-DICTIONARY_COLUMNS: Final = (
+_DICTIONARY_COLUMNS: Final = (
     *("user_country", "user_age_days", "device", "position", "saves"),
     *("user_id", "request_id"),
     *(f"cat_{index:02d}" for index in range(10)),  # up to 1,000 values
@@ -215,7 +215,7 @@ def _open_writer(
             file,
             schema,
             compression=options.compression,
-            use_dictionary=list(DICTIONARY_COLUMNS),
+            use_dictionary=list(_DICTIONARY_COLUMNS),
             write_statistics=[name for name in schema.names if name not in LIST_COLUMNS],
         ) as writer,
     ):
@@ -246,16 +246,16 @@ def _plan_files(day: int, rows: int, options: SampleDataOptions) -> tuple[_FileP
     folder = f"{IMPRESSIONS_FOLDER}/day={build_day_name(day)}"
     return tuple(
         _FilePlan(path=f"{folder}/{name_part(index)}", group_sizes=_plan_groups(file_rows, options))
-        for index, file_rows in enumerate(cut(rows, options.rows_per_file))
+        for index, file_rows in enumerate(_cut(rows, options.rows_per_file))
     )
 
 
 def _plan_groups(file_rows: int, options: SampleDataOptions) -> tuple[int, ...]:
     small_file_size = -(-file_rows // MIN_GROUPS_PER_FILE)
-    return cut(file_rows, min(options.rows_per_group, small_file_size))
+    return _cut(file_rows, min(options.rows_per_group, small_file_size))
 
 
-def cut(rows: int, size: int) -> tuple[int, ...]:
+def _cut(rows: int, size: int) -> tuple[int, ...]:
     """Return sizes of at most `size` that add up to `rows`; the last may be smaller."""
     return tuple(min(size, rows - first) for first in range(0, rows, size))
 

@@ -23,34 +23,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-    pyarrow_to_schema,
-    schema_to_pyarrow,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import (
-    PartitionField,
-    PartitionFieldValue,
-    PartitionKey,
-    PartitionSpec,
-)
-from pyiceberg.table import Table
-from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform
-from pyiceberg.types import LongType
 
+from pipeline_runtime.bucketing import bucket
 from pipeline_runtime.errors import SourceError
-from pipeline_runtime.files import replacing
+from pipeline_runtime.iceberg.files import DataFileRecord, TableLayout, writing_file
+from pipeline_runtime.iceberg.schemas import WantedTable, build_order, build_spec, convert_schema
 from pipeline_runtime.sample_data.file_layout import (
-    DICTIONARY_COLUMNS,
     DayPlan,
-    cut,
     ignore_progress,
     iter_chunks,
     name_part,
@@ -65,11 +46,10 @@ from pipeline_runtime.sample_data.lake_tables import (
     LAYOUTS,
     USER_ACTIONS,
     USER_FEATURES,
-    TableLayout,
+    SampleTable,
     build_impressions,
     build_user_actions,
     build_user_features,
-    to_date,
 )
 from pipeline_runtime.sample_data.options import SampleDataOptions, SampleDataSummary
 from pipeline_runtime.sample_data.population import Int64Array, Population, build_population
@@ -82,8 +62,6 @@ CATALOG_FILE: Final = "catalog.db"
 WAREHOUSE: Final = "warehouse"
 NAMESPACE: Final = "sample"
 
-_FIRST_PARTITION_FIELD_ID: Final = 1000  # as the specification of Iceberg counts them
-_FIELD_ID: Final = "PARQUET:field_id"  # pyarrow's name of a field id
 _BUCKET_COLUMN: Final = "_bucket"
 
 
@@ -195,7 +173,7 @@ def _open_catalog(directory: Path) -> Iterator[SqlCatalog]:
         catalog.close()
 
 
-def _folder(directory: Path, layout: TableLayout) -> Path:
+def _folder(directory: Path, layout: SampleTable) -> Path:
     return directory / WAREHOUSE / NAMESPACE / layout.name
 
 
@@ -221,7 +199,7 @@ def _write_impressions(
         rows = _build_day(population, plan)
         users.append(np.unique(rows[KEY]))
         writer = writer or _Writer(catalog, IMPRESSIONS, rows.schema, options)
-        writer.commit(rows, plan.day)
+        writer.commit(rows)
         report(plan.first_row + plan.rows)
     return np.unique(np.concatenate(users))
 
@@ -233,11 +211,11 @@ def _build_day(population: Population, plan: DayPlan) -> pa.Table:
 def _write_actions(
     catalog: SqlCatalog, population: Population, users: Int64Array, options: SampleDataOptions
 ) -> None:
-    tables = ((day, build_user_actions(population, users, day)) for day in range(options.days))
+    tables = (build_user_actions(population, users, day) for day in range(options.days))
     writer: _Writer | None = None
-    for day, rows in tables:
+    for rows in tables:
         writer = writer or _Writer(catalog, USER_ACTIONS, rows.schema, options)
-        writer.commit(rows, day)
+        writer.commit(rows)
 
 
 class _Writer:
@@ -249,110 +227,55 @@ class _Writer:
     def __init__(
         self,
         catalog: SqlCatalog,
-        layout: TableLayout,
+        layout: SampleTable,
         schema: pa.Schema,
         options: SampleDataOptions,
     ) -> None:
-        self._layout = layout
+        self._num_buckets = layout.num_buckets
         self._options = options
-        self._table = _create_table(catalog, layout, schema)
-        self._schema = schema_to_pyarrow(self._table.schema())
-
-    def commit(self, rows: pa.Table, day: int | None = None) -> None:
-        """Write one file, or more if it is large, for each bucket of the rows, in one commit."""
-        buckets = BucketTransform(self._layout.num_buckets).pyarrow_transform(LongType())(
-            rows[KEY].combine_chunks()
+        wanted = WantedTable(
+            schema=schema,
+            partition_by=(DAY,) if layout.has_days else (),
+            bucket_by=KEY,
+            num_buckets=layout.num_buckets,
+            sort_by=layout.sort_by,
         )
-        order = [_BUCKET_COLUMN, *self._layout.sort_by]
-        rows = rows.append_column(_BUCKET_COLUMN, buckets)
+        self._table = catalog.create_table(
+            (NAMESPACE, layout.name),
+            convert_schema(schema),
+            partition_spec=build_spec(wanted),
+            sort_order=build_order(wanted),
+        )
+        self._layout = TableLayout.of(self._table)
+
+    def commit(self, rows: pa.Table) -> None:
+        """Write one file, or more if it is large, for each bucket of a day, in one commit."""
+        buckets = bucket(rows[KEY], self._num_buckets)
+        rows = rows.append_column(_BUCKET_COLUMN, pa.array(buckets))
+        order = [_BUCKET_COLUMN, *(key.column for key in self._layout.find_sort())]
         rows = rows.sort_by([(name, "ascending") for name in order])
-        bounds = np.searchsorted(rows[_BUCKET_COLUMN], np.arange(self._layout.num_buckets + 1))
-        rows = rows.drop_columns(_BUCKET_COLUMN).cast(self._schema)
+        bounds = np.searchsorted(rows[_BUCKET_COLUMN], np.arange(self._num_buckets + 1)).tolist()
+        rows = rows.drop_columns(_BUCKET_COLUMN).cast(self._layout.build_arrow_schema())
         update = self._table.transaction()
         with update.update_snapshot().fast_append() as append:
-            for bucket, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
-                sizes = cut(last - first, self._options.rows_per_file)
-                for index, size in enumerate(sizes):
-                    part = rows.slice(first + index * self._options.rows_per_file, size)
-                    append.append_data_file(self._write(part, name_part(index), bucket, day))
+            for first, last in itertools.pairwise(bounds):
+                for index, part in enumerate(_cut(rows, first, last, self._options.rows_per_file)):
+                    record = self._write(part, name_part(index))
+                    append.append_data_file(self._layout.build_data_file(record))
         update.commit_transaction()
 
-    def _write(self, rows: pa.Table, name: str, bucket: int, day: int | None) -> DataFile:
-        table, metadata = self._table, self._table.metadata
-        values = [bucket] if day is None else [to_date(day), bucket]
-        key = PartitionKey(
-            field_values=[
-                PartitionFieldValue(field=field, value=value)
-                for field, value in zip(table.spec().fields, values, strict=True)
-            ],
-            partition_spec=table.spec(),
-            schema=table.schema(),
-        )
-        location = table.location_provider().new_data_location(name, key)
-        path = Path(location.removeprefix("file://"))
-        statistics = data_file_statistics_from_parquet_metadata(
-            self._write_parquet(rows, path),
-            compute_statistics_plan(table.schema(), metadata.properties),
-            parquet_path_to_id_mapping(table.schema()),
-        )
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=location,
-            file_format=FileFormat.PARQUET,
-            partition=key.partition,
-            file_size_in_bytes=path.stat().st_size,
-            sort_order_id=table.sort_order().order_id,
-            spec_id=table.spec().spec_id,
-            **statistics.to_serialized_dict(),
-        )
-
-    def _write_parquet(self, rows: pa.Table, path: Path) -> pq.FileMetaData:
-        collected: list[pq.FileMetaData] = []
-        with replacing(path) as file:
-            pq.write_table(
-                rows,
-                file,
-                row_group_size=self._options.rows_per_group,
-                compression=self._options.compression,
-                use_dictionary=[name for name in DICTIONARY_COLUMNS if name in rows.schema.names],
-                metadata_collector=collected,
-            )
-        return collected[0]
+    def _write(self, rows: pa.Table, name: str) -> DataFileRecord:
+        """Write a file of one partition."""
+        layout = self._layout
+        values = layout.partition_values(layout.partition_columns(rows.slice(0, 1)), 0)
+        path = layout.locate(layout.name_partition(values), name)
+        with writing_file(layout, path, self._options.compression) as writer:
+            for group in _cut(rows, 0, rows.num_rows, self._options.rows_per_group):
+                writer.write(group)
+            return writer.finish(is_sorted=True)
 
 
-def _create_table(catalog: SqlCatalog, layout: TableLayout, rows: pa.Schema) -> Table:
-    schema = pyarrow_to_schema(_number_fields(rows))
-    bucket: Transform[Any, Any] = BucketTransform(layout.num_buckets)
-    fields = [(KEY, f"{KEY}_bucket", bucket)]
-    if layout.has_days:
-        fields.insert(0, (DAY, DAY, IdentityTransform()))
-    partition_fields = (
-        PartitionField(
-            source_id=schema.find_field(column).field_id,
-            field_id=_FIRST_PARTITION_FIELD_ID + index,
-            transform=transform,
-            name=name,
-        )
-        for index, (column, name, transform) in enumerate(fields)
-    )
-    sort_fields = (
-        SortField(source_id=schema.find_field(name).field_id, transform=IdentityTransform())
-        for name in layout.sort_by
-    )
-    return catalog.create_table(
-        (NAMESPACE, layout.name),
-        schema,
-        partition_spec=PartitionSpec(*partition_fields),
-        sort_order=SortOrder(*sort_fields),
-    )
-
-
-def _number_fields(schema: pa.Schema) -> pa.Schema:
-    """Return the schema with Iceberg's field ids: of columns first, then of the items of lists."""
-    ids = itertools.count(1)
-    fields = [field.with_metadata({_FIELD_ID: str(next(ids))}) for field in schema]
-    for index, field in enumerate(fields):
-        if pa.types.is_list(field.type):
-            item = pa.field("element", field.type.value_type, metadata={_FIELD_ID: str(next(ids))})
-            fields[index] = field.with_type(pa.list_(item))
-    return pa.schema(fields)
+def _cut(rows: pa.Table, first: int, last: int, size: int) -> Iterator[pa.Table]:
+    """Yield the rows from `first` to `last` in tables of at most the given size."""
+    for start in range(first, last, size):
+        yield rows.slice(start, min(size, last - start))

@@ -53,7 +53,7 @@ _IMPRESSION_COLUMNS: Final = tuple(n for n in build_schema().names if n not in _
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableLayout:
+class SampleTable:
     """Layout of a table: partitioned by bucket of `user_id` and perhaps by day, sorted in files.
 
     Attributes:
@@ -69,13 +69,13 @@ class TableLayout:
 
 # Unequal numbers of buckets, as tables of different teams have them; their greatest common
 # divisors are 2 and 4.
-IMPRESSIONS: Final = TableLayout(
+IMPRESSIONS: Final = SampleTable(
     name="impressions", num_buckets=8, has_days=True, sort_by=(KEY, "request_id", "position")
 )
-USER_FEATURES: Final = TableLayout(
+USER_FEATURES: Final = SampleTable(
     name="user_features", num_buckets=6, has_days=False, sort_by=(KEY,)
 )
-USER_ACTIONS: Final = TableLayout(
+USER_ACTIONS: Final = SampleTable(
     name="user_actions", num_buckets=12, has_days=True, sort_by=(KEY,)
 )
 LAYOUTS: Final = (IMPRESSIONS, USER_FEATURES, USER_ACTIONS)

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from logistic import FloatArray, fit_logistic, measure_auc, share_topics
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType
 
+from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.pipeline import iter_tables
+from pipeline_runtime.plan import build_plan
 from pipeline_runtime.sample_data import SampleDataOptions, write_sample_data
 from pipeline_runtime.sample_data.lake import CATALOG, WAREHOUSE, write_lake
 from pipeline_runtime.sample_data.lake_tables import to_date
@@ -26,7 +32,9 @@ from pipeline_runtime.sample_data.population import build_histories, build_popul
 
 # More than a chunk (4,096 rows) a day; buckets of `user_features` that need several files.
 SMALL = SampleDataOptions(rows=10_007, days=2, rows_per_file=20_000)
+WORN = replace(SMALL, rows=1_000)
 LAST_DAY = to_date(7)
+MANIFEST = Path(__file__).parents[3] / "deploy" / "samples" / "iceberg.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +188,37 @@ def test_both_joins_raise_the_auc(tmp_path: Path) -> None:
     assert with_both > with_features + 0.01
 
 
+# The steps of the sample manifest in another language, but for its downsampling.
+REFERENCE = """
+    select i.request_id, i.position, len(a.recent_items) as actions,
+      f.dense_00, i.clicked or coalesce(i.saves, 0) > 0 as label
+    from '{data}/impressions/data/*/*/*.parquet' i
+    left join '{data}/user_features/data/*/*.parquet' f using (user_id)
+    left join '{data}/user_actions/data/*/*/*.parquet' a on a.user_id = i.user_id and a.day = i.day
+    where i.day < date '2026-01-02' and f.spam_reason is null and i.position < 30
+    order by all
+"""
+
+
+def test_the_manifest_joins_the_rows_of_duckdb(small: Path) -> None:
+    document = yaml.safe_load(MANIFEST.read_text(encoding="utf-8"))
+    steps = document["spec"]["pipeline"]
+    document["spec"]["pipeline"] = [step for step in steps if "downsample" not in step]
+    columns = ["request_id", "position", "recent_items", "dense_00", "label"]
+    evaluation = {"where": "day = date '2026-01-02'"}
+    changes = {"columns": columns, "weightColumn": None, "evaluation": evaluation}
+    document["spec"]["training"] |= changes
+    document["spec"]["catalogs"][0]["uri"] = f"sqlite:///{small}/catalog.db"
+    plan = build_plan(parse_experiment(document), str(small))
+    rows = pa.concat_tables(iter_tables(plan.training)).select(columns)
+    found = rows.set_column(2, "actions", pc.list_value_length(rows["recent_items"]))
+    data = small / WAREHOUSE / "sample"
+    expected = duckdb.sql(REFERENCE.format(data=data)).fetchall()
+    ordered = found.sort_by([("request_id", "ascending"), ("position", "ascending")])
+    assert list(zip(*ordered.to_pydict().values(), strict=True)) == expected
+    assert any(row[2] is None for row in expected)
+
+
 def test_a_second_call_writes_nothing(small: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in small.rglob("*")}
     progress: list[int] = []
@@ -203,24 +242,34 @@ def _remove_the_catalog(directory: Path) -> None:
     (directory / "catalog.db").unlink()
 
 
+@pytest.fixture(scope="module")
+def worn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Write tables that tests may damage; also the hashes of their files."""
+    directory = tmp_path_factory.mktemp("worn")
+    write_lake(directory, WORN)
+    return directory, _hash_files(directory)
+
+
 @pytest.mark.parametrize("damage", [_remove_a_file, _cut_a_file, _remove_the_catalog])
-def test_damaged_tables_are_written_again(tmp_path: Path, damage: object) -> None:
-    options = replace(SMALL, rows=1_000)
-    write_lake(tmp_path, options)
-    before = _hash_files(tmp_path)
-    assert callable(damage)
-    damage(tmp_path)
-    assert not write_lake(tmp_path, options).was_current
-    assert _hash_files(tmp_path) == before
-    assert _read(tmp_path, "impressions").num_rows == 1_000
+def test_damaged_tables_are_written_again(
+    worn: tuple[Path, dict[str, str]], damage: Callable[[Path], None]
+) -> None:
+    directory, before = worn
+    damage(directory)
+    assert not write_lake(directory, WORN).was_current
+    assert _hash_files(directory) == before
+    assert _read(directory, "impressions").num_rows == WORN.rows
 
 
-def test_a_moved_folder_is_written_again(tmp_path: Path) -> None:
-    options = replace(SMALL, rows=1_000)
-    write_lake(tmp_path / "old", options)
-    (tmp_path / "old").rename(tmp_path / "new")
-    assert not write_lake(tmp_path / "new", options).was_current
-    assert _read(tmp_path / "new", "impressions").num_rows == 1_000
+def test_a_copied_folder_is_written_again(
+    tmp_path: Path, worn: tuple[Path, dict[str, str]]
+) -> None:
+    """Its metadata still names the files of the first folder."""
+    shutil.copytree(worn[0], tmp_path / "copy")
+    assert not write_lake(tmp_path / "copy", WORN).was_current
+    metadata = next((tmp_path / "copy").rglob("00001-*.metadata.json")).read_text()
+    assert str(tmp_path / "copy") in metadata
+    assert str(worn[0]) not in metadata
 
 
 def test_an_interrupted_write_is_finished_by_the_next_call(tmp_path: Path) -> None:
