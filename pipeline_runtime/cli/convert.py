@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.progress import Progress
@@ -18,12 +18,15 @@ from pipeline_runtime.cli.options import (
     load_one,
     make_console,
 )
-from pipeline_runtime.config import LoadedManifest, ParquetSource
+from pipeline_runtime.config import LoadedManifest, ParquetSource, SourceChoice
 from pipeline_runtime.formatting import format_bytes, format_duration, plain_spaces
 from pipeline_runtime.importing import importing
 
 if TYPE_CHECKING:  # these import pyarrow, which --help does without
     from pipeline_runtime.convert import ConversionOptions, ConversionSummary
+    from pipeline_runtime.sources import Opening
+    from pipeline_runtime.sources.iceberg.table import IcebergTable
+    from pipeline_runtime.sources.parquet import ParquetTable
 
 _DEFAULT_ROWS = 131_072  # convert.DEFAULT_ROWS_PER_GROUP
 _MAX_ROWS = 1 << 24
@@ -40,7 +43,7 @@ ManifestOption = Annotated[
         "--filename",
         "-f",
         metavar="FILE",
-        help="Manifest whose dataset is converted: its parquet, requestKey, requestColumns.",
+        help="Manifest whose dataset is converted: its table, requestKey and requestColumns.",
     ),
 ]
 KeyOption = Annotated[
@@ -79,12 +82,12 @@ def convert(
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a flat Parquet table with one row per request, and its impressions' columns as lists.
+    """Write a flat table with one row per request, and its impressions' columns as lists.
 
     Every command reads the result as the original flat table: the same rows, in fewer bytes.
     """
     manifest = load_one(filename) if filename is not None else None
-    source = _source(manifest, input_uri)
+    choice = _source(manifest, input_uri)
     dataset = manifest.experiment.spec.dataset if manifest else None
     key = request_key or (dataset.request_key if dataset else None)
     if not key:
@@ -101,6 +104,7 @@ def convert(
     _check_codec(compression)
     with importing():
         from pipeline_runtime.convert import ConversionOptions
+        from pipeline_runtime.sources import Opening
 
     options = ConversionOptions(
         request_key=key,
@@ -113,20 +117,23 @@ def convert(
         columns_field=columns_field,
     )
     root = find_storage_root(manifest, storage_root) if manifest and not input_uri else ""
+    catalogs = manifest.experiment.spec.catalogs if manifest else ()
     with placing(manifest) if manifest else contextlib.nullcontext():
-        summary = _convert(source, root, output, options)
+        summary = _convert(choice, Opening(storage_root=root, catalogs=catalogs), output, options)
     _print(summary, output, as_json=as_json)
 
 
-def _source(manifest: LoadedManifest | None, uri: str | None) -> ParquetSource:
+def _source(manifest: LoadedManifest | None, uri: str | None) -> SourceChoice:
     """Return the table to read: that of --input, with the access in the manifest, if any."""
-    given = manifest.experiment.spec.dataset.parquet if manifest else None
+    given = manifest.experiment.spec.dataset if manifest else None
     if uri is not None:
-        return ParquetSource(uri=uri, s3=given.s3 if given else None)
-    if given is None:
-        why = "the manifest's dataset is no Parquet table" if manifest else "got neither"
+        s3 = given.parquet.s3 if given and given.parquet else None
+        return SourceChoice(parquet=ParquetSource(uri=uri, s3=s3))
+    if given is None or not (given.parquet or given.iceberg):
+        why = "the manifest's dataset is neither" if manifest else "got neither"
         raise typer.BadParameter(
-            f"must be given, or a manifest (-f) with dataset.parquet; {why}", param_hint="--input"
+            f"must be given, or a manifest (-f) with dataset.parquet or dataset.iceberg; {why}",
+            param_hint="--input",
         )
     return given
 
@@ -140,20 +147,19 @@ def _check_codec(codec: str) -> None:
 
 
 def _convert(
-    source: ParquetSource, root: str, output: str, options: ConversionOptions
+    choice: SourceChoice, opening: Opening, output: str, options: ConversionOptions
 ) -> ConversionSummary:
     from pipeline_runtime.convert import convert_table
-    from pipeline_runtime.sources import open_location
-    from pipeline_runtime.sources.parquet import open_parquet
+    from pipeline_runtime.sources import open_location, open_source
 
-    table = open_parquet(source, root)
+    table = cast("ParquetTable | IcebergTable", open_source(choice, opening))
     console = make_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         total = table.scan(()).pruning.rows_total
         task = progress.add_task("rows", total=total)
         return convert_table(
             table,
-            open_location(output, "", source.s3),
+            open_location(output, "", choice.parquet.s3 if choice.parquet else None),
             options,
             lambda written: progress.update(task, completed=written),
         )

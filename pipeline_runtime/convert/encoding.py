@@ -8,14 +8,14 @@ keeps the flat table's codec, and callers may name any codec.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.sources.parquet import ParquetTable
+from pipeline_runtime.sources.parquet.footers import Footer
 from pipeline_runtime.sources.parquet.nested import COUNT_COLUMN, NestedLayout
 from pipeline_runtime.sources.parquet.statistics import has_statistics, leaf_path
 
@@ -82,14 +82,14 @@ def _leaf_bytes(encoding: Encoding, flat: pa.Schema, rows: pa.Table) -> dict[str
     return {chunk.path_in_schema: chunk.total_compressed_size for chunk in chunks}
 
 
-def choose_encoding(table: ParquetTable, layout: NestedLayout, codec: str) -> Encoding:
+def choose_encoding(footers: Sequence[Footer], layout: NestedLayout, codec: str) -> Encoding:
     """Return the encoding of the flat table's first row group, with its codec replaced by `codec`.
 
     `AS_INPUT` keeps its codec. `AUTO` keeps it too, for `choose_codecs` to replace.
     """
     asked = None if codec in (AUTO, AS_INPUT) else codec
     columns = set(layout.columns)
-    for footer in table.footers:
+    for footer in footers:
         if footer.metadata.num_row_groups:
             chunks = footer.chunks(0)
             first = footer.codec(0, 0) if chunks and not footer.encrypted else None

@@ -10,7 +10,6 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +18,14 @@ from pipeline_runtime import hashing
 from pipeline_runtime.convert.destination import open_output
 from pipeline_runtime.convert.encoding import AUTO, Encoding, choose_codecs, choose_encoding
 from pipeline_runtime.convert.grouping import Grouped, group_rows
+from pipeline_runtime.convert.inputs import Input, describe_input
 from pipeline_runtime.convert.windows import flat_types, read_windows
 from pipeline_runtime.errors import ManifestError, Problem
-from pipeline_runtime.sources import ROW_ID_COLUMN, Location
+from pipeline_runtime.sources import ROW_ID_COLUMN, Location, Source, Unit
+from pipeline_runtime.sources.iceberg.table import IcebergTable
 from pipeline_runtime.sources.parquet import ParquetTable
 from pipeline_runtime.sources.parquet.listing import is_hidden
 from pipeline_runtime.sources.parquet.nested import COUNT_COLUMN, NestedLayout, build_metadata
-from pipeline_runtime.sources.parquet.table import ParquetUnit
 from pipeline_runtime.steps.checks import unknown_column
 
 # About 6,500 requests of 20 rows: what a row group costs whatever its length is little then
@@ -78,7 +78,7 @@ class ConversionSummary:
 
 
 def convert_table(
-    table: ParquetTable,
+    table: ParquetTable | IcebergTable,
     output: Location,
     options: ConversionOptions,
     on_progress: Callable[[int], None] | None = None,
@@ -95,9 +95,10 @@ def convert_table(
         SourceError: a file cannot be read.
     """
     started = time.monotonic()
-    stored = _stored_schema(table)
+    given = describe_input(table)
+    stored = flat_types(given.stored)
     _check(options, stored, table)
-    _check_places(table, output)
+    _check_places(given, output)
     has_row_id = options.has_row_key or ROW_ID_COLUMN in stored.names
     flat = stored if has_row_id else stored.append(pa.field(ROW_ID_COLUMN, pa.int64(), False))
     once = {options.request_key, *options.request_columns}
@@ -106,14 +107,13 @@ def convert_table(
         request_columns=tuple(name for name in flat.names if name in once),
         columns=tuple(flat.names),
     )
-    encoding = choose_encoding(table, layout, options.codec)
-    units = [cast(ParquetUnit, unit) for unit in table.scan(()).units]
-    job = _Job(table, stored, flat, layout, encoding, options, units, on_progress or _ignore)
+    encoding = choose_encoding(given.footers, layout, options.codec)
+    job = _Job(given, stored, flat, layout, encoding, options, on_progress or _ignore)
     with open_output(output, overwrite=options.overwrite) as (folder, finish):
         if options.codec == AUTO:
             job.choose_codecs()
-        for index in range(len(table.files)):
-            job.convert_file(index, folder)
+        for name, units in given.files:
+            job.convert_file(name, units, folder)
         summary = job.summarise(folder, started)
         finish({"rows": summary.rows, "requests": summary.requests, "files": summary.files})
     return summary
@@ -123,13 +123,7 @@ def _ignore(rows: int) -> None:
     del rows
 
 
-def _stored_schema(table: ParquetTable) -> pa.Schema:
-    """The columns within the files; partition folders stay folders."""
-    folders = {name for values in table.partition_values for name in values}
-    return flat_types(pa.schema([field for field in table.schema if field.name not in folders]))
-
-
-def _check(options: ConversionOptions, stored: pa.Schema, table: ParquetTable) -> None:
+def _check(options: ConversionOptions, stored: pa.Schema, table: Source) -> None:
     """Raises ManifestError with every problem of the options."""
     given = [(options.key_field, options.request_key)]
     given += [(options.columns_field, name) for name in options.request_columns]
@@ -164,14 +158,17 @@ def _key_problems(options: ConversionOptions, stored: pa.Schema) -> list[Problem
     return []
 
 
-def _check_places(table: ParquetTable, output: Location) -> None:
+def _check_places(given: Input, output: Location) -> None:
     """Refuse an output that holds source files, or whose name would hide them from a scan."""
     folder = output.path.rstrip("/") + "/"
-    inside = next((path for path in table.paths if path.startswith(folder)), None)
-    if inside is not None and table.filesystem == output.filesystem:
+    inside = next(
+        (p for store, p in given.places if p.startswith(folder) and store == output.filesystem),
+        None,
+    )
+    if inside is not None:
         message = f"must be apart from the input, got a folder that holds {inside}; name another"
         raise ManifestError([Problem(path="--output", message=message)])
-    hidden = next((file for file in table.files if is_hidden(file)), None)
+    hidden = next((name for name, _ in given.files if is_hidden(name)), None)
     if hidden is not None:
         message = (
             f"must have names that readers see, got {hidden!r}; convert each of its uris to a "
@@ -184,13 +181,12 @@ def _check_places(table: ParquetTable, output: Location) -> None:
 class _Job:
     """A conversion while it runs."""
 
-    table: ParquetTable
+    given: Input
     stored: pa.Schema  # columns read
     flat: pa.Schema  # and written: a row id may be added
     layout: NestedLayout
     encoding: Encoding
     options: ConversionOptions
-    units: Sequence[ParquetUnit]
     report: Callable[[int], None]
     rows: int = 0
     requests: int = 0
@@ -199,15 +195,15 @@ class _Job:
 
     def choose_codecs(self) -> None:
         """Look at the first rows for how to compress the columns."""
-        for index in sorted({unit.file for unit in self.units}):
-            for window in self._windows(index):
+        for _, units in self.given.files:
+            for window in self._windows(units):
                 rows = group_rows(window, self.layout).table
                 self.encoding = choose_codecs(self.encoding, self.flat, rows)
                 return
 
-    def convert_file(self, index: int, folder: Location) -> None:
+    def convert_file(self, name: str, units: Sequence[Unit], folder: Location) -> None:
         """Write one file where the input has it; one without rows too, for its schema."""
-        target = folder.join(self.table.files[index])
+        target = folder.join(name)
         filesystem = target.filesystem
         filesystem.create_dir(posixpath.dirname(target.path), recursive=True)
         row_groups: list[tuple[int, int]] = []
@@ -215,18 +211,17 @@ class _Job:
             filesystem.open_output_stream(target.path) as sink,
             self.encoding.open_writer(sink, self.flat) as writer,
         ):
-            for window in self._windows(index):
+            for window in self._windows(units):
                 grouped = group_rows(window, self.layout)
                 writer.write_table(grouped.table, row_group_size=grouped.table.num_rows)
                 row_groups.append((grouped.table.num_rows, grouped.num_rows))
                 self._count(grouped)
             writer.add_key_value_metadata(build_metadata(self.layout, self.flat, row_groups))
 
-    def _windows(self, index: int) -> Iterator[pa.Table]:
-        units = [unit for unit in self.units if unit.file == index]
+    def _windows(self, units: Sequence[Unit]) -> Iterator[pa.Table]:
         first = self.rows
         for window in read_windows(
-            self.table,
+            self.given.source,
             units,
             self.stored.names,
             self.options.request_key,
@@ -250,14 +245,14 @@ class _Job:
         self.report(self.rows)
 
     def summarise(self, folder: Location, started: float) -> ConversionSummary:
-        written = [folder.join(file).path for file in self.table.files]
+        written = [folder.join(name).path for name, _ in self.given.files]
         return ConversionSummary(
             files=len(written),
             rows=self.rows,
             requests=self.requests,
             mismatches=self.mismatches,
             null_keys=self.null_keys,
-            input_bytes=_total_bytes(self.table.filesystem, self.table.paths),
+            input_bytes=self.given.num_bytes,
             output_bytes=_total_bytes(folder.filesystem, written),
             elapsed_seconds=time.monotonic() - started,
         )

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.convert.grouping import first_places
-from pipeline_runtime.sources import Unit, read_flat
+from pipeline_runtime.sources import Source, Unit, read_flat
 from pipeline_runtime.sources.gather import one_chunk
-from pipeline_runtime.sources.parquet import ParquetTable
 
 # Rows decoded at once: a window grows by so many.
 READ_ROWS = 16_384
@@ -23,7 +22,7 @@ MAX_WINDOW_BYTES = 256 << 20
 
 
 def read_windows(
-    table: ParquetTable, units: Sequence[Unit], columns: Sequence[str], key: str, max_rows: int
+    table: Source, units: Sequence[Unit], columns: Sequence[str], key: str, max_rows: int
 ) -> Iterator[pa.Table]:
     """All rows of some units of one file, in order, about `max_rows` a window, never more.
 

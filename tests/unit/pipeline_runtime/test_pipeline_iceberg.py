@@ -1,5 +1,6 @@
 """The fluent API, explain and validate work on Iceberg tables, as main tables and as sides."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +10,10 @@ from iceberg_tables import Lake
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
+from typer.testing import CliRunner
 
 from pipeline_runtime import Pipeline
+from pipeline_runtime.cli import app
 from pipeline_runtime.errors import ManifestError
 
 EVENTS = Schema(
@@ -102,3 +105,16 @@ def test_at_most_one_state_is_given(lake: Lake) -> None:
     with pytest.raises(ManifestError) as raised:
         read(lake, branch="main", tag="x").plan()
     assert_told(str(raised.value.problems[0]), "spec.dataset.iceberg … branch, tag")
+
+
+def test_convert_stores_requests_once(lake: Lake, tmp_path: Path) -> None:
+    catalog = lake.model.model_dump(by_alias=True, exclude_none=True)
+    pipeline = Pipeline.read_iceberg("db.events", catalog, request_key="user")
+    (tmp_path / "m.yaml").write_text(pipeline.to_yaml("nested"))
+    command = ["convert", "-f", str(tmp_path / "m.yaml"), "--output", str(tmp_path / "nested")]
+    result = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["rows"] == 40
+    nested = Pipeline.read_parquet(str(tmp_path / "nested")).to_table()
+    flat = pipeline.to_table()
+    assert nested.sort_by("id").equals(flat.sort_by("id"))
