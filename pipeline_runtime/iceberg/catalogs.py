@@ -106,7 +106,7 @@ def build_properties(catalog: CatalogModel) -> dict[str, str]:
     if properties["type"] == "sql" and warehouse and not is_absolute(warehouse):
         properties["warehouse"] = str(Path(warehouse).absolute())  # as SQLite's path is taken
     if "credential" in properties and (uri := properties.get("uri")):
-        # PyIceberg's own default is deprecated, and wrong unless the address ends with a slash.
+        # PyIceberg asks the same address without it, but warns that this will change.
         properties.setdefault("oauth2-server-uri", f"{uri.rstrip('/')}/v1/oauth/tokens")
     return properties
 
