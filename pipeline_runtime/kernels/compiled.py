@@ -20,11 +20,11 @@ from numba.core import event
 
 from pipeline_runtime.kernels import murmur, page_headers, whole_chunks
 from pipeline_runtime.kernels.chunks import COLUMN
-from pipeline_runtime.kernels.loading import Kernels, Numbers, ParquetKernels, UInt64s
+from pipeline_runtime.kernels.loading import Int64s, Kernels, Numbers, ParquetKernels, UInt64s
 from pipeline_runtime.kernels.splitmix import GOLDEN, STAFFORD_1, STAFFORD_2
 
 _GOLDEN, _STAFFORD_1, _STAFFORD_2 = np.uint64(GOLDEN), np.uint64(STAFFORD_1), np.uint64(STAFFORD_2)
-_0, _8 = np.uint64(0), np.uint64(8)
+_0, _1, _8 = np.uint64(0), np.uint64(1), np.uint64(8)
 _27, _30, _31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _32, _64 = np.uint64(32), np.uint64(64)
 
@@ -46,6 +46,7 @@ def compile_kernels(is_wanted: Callable[[], bool]) -> Kernels | None:
         ("hash_bytes", _hash_bytes, [(_BYTES, _OFFSETS, types.uint64, _writes(types.uint64))]),
         ("combine", _combine, [(_OFFSETS, _writes(types.uint64))]),
         ("bucket", _bucket, [(types.uint64, types.uint64, _writes(types.uint64))]),
+        ("find_groups", _find_groups, [(_OFFSETS, types.uint64, _LONGS, _OFFSETS, _WRITTEN_LONGS)]),
         ("murmur_longs", murmur.murmur_longs, [(_reads(types.int64), _writes(types.uint32))]),
         ("murmur_bytes", murmur.murmur_bytes, [(_BYTES, _OFFSETS, _writes(types.uint32))]),
     ]
@@ -120,6 +121,7 @@ def _writes(item: Any) -> Any:
 
 _BYTES = _reads(types.uint8)
 _OFFSETS = _reads(types.uint64)
+_LONGS, _WRITTEN_LONGS = _reads(types.int64), _writes(types.int64)
 _ROWS = (_OFFSETS, _OFFSETS, types.uint64)  # starts, lengths, and the length that they get
 
 
@@ -169,6 +171,18 @@ def _combine(right: UInt64s, left: UInt64s) -> None:
     """As `hashing.combine`, into `left`."""
     for row in range(len(left)):
         left[row] = _mix(left[row] * _GOLDEN + right[row])
+
+
+def _find_groups(
+    hashes: UInt64s, shift: Any, bucket_starts: Int64s, group_hashes: UInt64s, out: Int64s
+) -> None:
+    for row in range(len(hashes)):
+        out[row] = -1
+        bucket = hashes[row] >> shift
+        for group in range(bucket_starts[bucket], bucket_starts[bucket + _1]):
+            if group_hashes[group] == hashes[row]:
+                out[row] = group
+                break
 
 
 def _bucket(mixed_seed: Any, num_buckets: Any, hashes: UInt64s) -> None:

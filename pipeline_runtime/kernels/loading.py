@@ -56,6 +56,9 @@ class Kernels:
     combine: Callable[[UInt64s, UInt64s], None]
     # (seed, already mixed, number of buckets, hashes): hashes become buckets, see bucket_of.
     bucket: Callable[[np.uint64, np.uint64, UInt64s], None]
+    # (hashes, shift, starts of buckets, hashes of groups, out): each hash's group, or −1; see
+    # steps.side_tables.KeyIndex.
+    find_groups: Callable[[UInt64s, np.uint64, Int64s, UInt64s, Int64s], None]
     # (values, out) and (bytes, where values start and the last one ends, out): see `murmur`.
     murmur_longs: Callable[[Int64s, UInt32s], None]
     murmur_bytes: Callable[[Bytes, UInt64s, UInt32s], None]

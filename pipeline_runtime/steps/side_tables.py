@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.hashing import U64, hash_columns, split_instants
+from pipeline_runtime.kernels import select
 from pipeline_runtime.sources.gather import one_chunk
 from pipeline_runtime.steps.base import SideTable
 from pipeline_runtime.steps.list_columns import Bools, Int64s, decode, item_indices
@@ -46,42 +47,63 @@ class KeyIndex:
     bucket_shift: int
 
     @property
+    def has_unique_hashes(self) -> bool:
+        """True if each group has one row."""
+        return len(self.rows) == len(self.group_hashes)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of the table and of the arrays over it."""
         arrays = (self.rows, self.group_hashes, self.group_starts, self.bucket_starts)
         return int(self.table.nbytes + sum(array.nbytes for array in arrays))
 
-    def find(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
+    def find(
+        self, columns: Sequence[pa.ChunkedArray], *, kernels: bool = True
+    ) -> tuple[Int64s, Int64s]:
         """Return pairs (row of the columns, row of the table) with equal keys.
 
         They are ordered by the columns' row, then by the table's, as in SQL's join without a sort.
         """
-        left, groups = self._candidates(columns)
+        left, groups = self._candidates(columns, kernels)
         starts = self.group_starts[groups]
-        lengths = self.group_starts[groups + 1] - starts
-        left = np.repeat(left, lengths)
-        right = self.rows[item_indices(starts, lengths)]
+        if self.has_unique_hashes:
+            right = self.rows[starts]
+        else:
+            lengths = self.group_starts[groups + 1] - starts
+            left = np.repeat(left, lengths)
+            right = self.rows[item_indices(starts, lengths)]
         equal = self._equal(columns, left, right)
-        return left[equal], right[equal]
+        return (left, right) if equal.all() else (left[equal], right[equal])
 
-    def contains(self, columns: Sequence[pa.ChunkedArray]) -> Bools:
+    def contains(self, columns: Sequence[pa.ChunkedArray], *, kernels: bool = True) -> Bools:
         """Return whether the key of each row is in the table; a null key is in no table."""
         found = np.zeros(len(columns[0]), dtype=np.bool_)
-        left, groups = self._candidates(columns)
+        left, groups = self._candidates(columns, kernels)
         first = self.rows[self.group_starts[groups]]
         equal = self._equal(columns, left, first)
         found[left[equal]] = True
         if not equal.all():  # two keys share a hash, so compare all rows of the group
-            found[self.find(columns)[0]] = True
+            found[self.find(columns, kernels=kernels)[0]] = True
         return found
 
-    def _candidates(self, columns: Sequence[pa.ChunkedArray]) -> tuple[Int64s, Int64s]:
+    def _candidates(
+        self, columns: Sequence[pa.ChunkedArray], wants_kernels: bool
+    ) -> tuple[Int64s, Int64s]:
         """Return pairs (row of the columns, group) with equal hashes."""
-        hashes = hash_columns(columns, _KEY_SEED)
+        kernels = select(wants_kernels, len(columns[0]))
+        hashes = hash_columns(columns, _KEY_SEED, kernels)
+        null = has_null(columns)
+        if kernels is not None:
+            found = np.empty(len(hashes), dtype=np.int64)
+            shift = np.uint64(self.bucket_shift)
+            kernels.find_groups(hashes, shift, self.bucket_starts, self.group_hashes, found)
+            found[null] = -1
+            left = np.flatnonzero(found >= 0)
+            return left, found[left]
         bucket = (hashes >> np.uint64(self.bucket_shift)).view(np.int64)
         starts = self.bucket_starts[bucket]
         lengths = self.bucket_starts[bucket + 1] - starts
-        lengths[has_null(columns)] = 0
+        lengths[null] = 0
         looking = np.flatnonzero(lengths)
         left = np.repeat(looking, lengths[looking])
         groups = item_indices(starts[looking], lengths[looking])
@@ -93,7 +115,8 @@ class KeyIndex:
         if len(left) == 0:
             return equal
         for column, key in zip(columns, self.keys, strict=True):
-            ours = column.take(pa.array(left))
+            is_whole = len(left) == len(column) and left[0] == 0 and (np.diff(left) == 1).all()
+            ours = column if is_whole else column.take(pa.array(left))
             theirs = self.table.column(key).take(pa.array(right))
             equal &= equal_values(ours, theirs)
         return equal

@@ -10,15 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.steps.anti_join.model import AntiJoinStep
-from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable
+from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable, wants_kernels
 from pipeline_runtime.steps.checks import Checks
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
 from pipeline_runtime.steps.list_columns import Bools
 from pipeline_runtime.steps.side_parts import PartIndex, map_parts
-
-
-def _contains(keys: Sequence[pa.ChunkedArray], index: PartIndex | None) -> Bools:
-    return np.zeros(len(keys[0]), dtype=np.bool_) if index is None else index.keys.contains(keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +28,7 @@ class AntiJoin(BoundStep):
     left_keys: tuple[str, ...]
     right_keys: tuple[str, ...]
     max_bytes: int
+    kernels: bool = True
 
     @classmethod
     def bind(
@@ -47,6 +44,7 @@ class AntiJoin(BoundStep):
             left_keys=config.left_keys,
             right_keys=config.right_keys,
             max_bytes=config.max_bytes,
+            kernels=wants_kernels(context),
             inputs=frozenset(config.left_keys),
             output_schema=input_schema,
         )
@@ -58,11 +56,16 @@ class AntiJoin(BoundStep):
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """Return true for the rows that are kept."""
         keys = [table.column(key) for key in self.left_keys]
-        found = map_parts(self.side_table, self.right_keys, self.max_bytes, keys, _contains)
+        found = map_parts(self.side_table, self.right_keys, self.max_bytes, keys, self._contains)
         kept = np.ones(table.num_rows, dtype=np.bool_)
         for rows, is_found in found:
             kept[rows] = ~is_found
         return pa.array(kept)
+
+    def _contains(self, keys: Sequence[pa.ChunkedArray], index: PartIndex | None) -> Bools:
+        if index is None:
+            return np.zeros(len(keys[0]), dtype=np.bool_)
+        return index.keys.contains(keys, kernels=self.kernels)
 
     def __call__(self, table: pa.Table) -> pa.Table:
         return table.filter(self.mask(table))

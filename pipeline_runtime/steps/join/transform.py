@@ -9,7 +9,13 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from pipeline_runtime.steps.base import BindContext, BoundStep, SideTable, is_internal
+from pipeline_runtime.steps.base import (
+    BindContext,
+    BoundStep,
+    SideTable,
+    is_internal,
+    wants_kernels,
+)
 from pipeline_runtime.steps.checks import Checks, unknown_column
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
 from pipeline_runtime.steps.join.model import JoinStep
@@ -35,6 +41,7 @@ class Join(BoundStep):
     how: Literal["Inner", "Left"]
     columns: tuple[str, ...]
     max_bytes: int
+    kernels: bool = True
 
     @classmethod
     def bind(
@@ -54,6 +61,7 @@ class Join(BoundStep):
             how=config.how,
             columns=names,
             max_bytes=config.max_bytes,
+            kernels=wants_kernels(context),
             inputs=frozenset(config.left_keys),
             outputs=frozenset(names),
             output_schema=pa.schema([*input_schema, *fields]),
@@ -83,7 +91,7 @@ class Join(BoundStep):
         num_rows = len(keys[0])
         left = right = _NO_ROWS
         if index is not None:
-            left, right = index.keys.find(keys)
+            left, right = index.keys.find(keys, kernels=self.kernels)
         missing = None
         if self.how == "Left":
             left, right, missing = _with_unmatched(left, right, num_rows)

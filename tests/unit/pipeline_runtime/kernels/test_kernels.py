@@ -22,6 +22,7 @@ from pipeline_runtime.kernels import loading
 from pipeline_runtime.plan import explain
 from pipeline_runtime.sources.gather import take_rows
 from pipeline_runtime.steps.pad_sequence.transform import pad_lists
+from pipeline_runtime.steps.side_tables import build_index
 from pipeline_runtime.steps.truncate.transform import Truncate
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
@@ -190,6 +191,17 @@ def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numba", None)
     monkeypatch.delitem(sys.modules, "pipeline_runtime.kernels.compiled")
     monkeypatch.setattr(loading, "_LOADER", loading._Loader())
+
+
+@settings(deadline=None)
+@given(left=st.lists(st.none() | st.integers(0, 9)), right=st.lists(st.none() | st.integers(0, 9)))
+def test_joins_find_the_rows_of_numpy(left: list[int | None], right: list[int | None]) -> None:
+    keys = [pa.chunked_array([pa.array(left, pa.int32())])]
+    index = build_index(pa.table({"key": pa.array(right, pa.int64())}), ["key"])
+    for ours, theirs in zip(index.find(keys), index.find(keys, kernels=False), strict=True):
+        assert ours.tolist() == theirs.tolist()
+    found = index.contains(keys, kernels=False).tolist()
+    assert index.contains(keys).tolist() == found == [v is not None and v in right for v in left]
 
 
 def test_a_run_without_numba_or_with_kernels_off_gives_the_same(

@@ -120,7 +120,7 @@ def bind_case(case: dict[str, Any], model: type[StepModel], **options: Any) -> t
     return pickle.loads(pickle.dumps(transforms))
 
 
-@settings(deadline=None, max_examples=examples(15))
+@settings(deadline=None, max_examples=examples(12))
 @given(case=cases(), how=st.sampled_from(["Inner", "Left"]))
 def test_a_bucket_join_gives_the_rows_of_sql(case: dict[str, Any], how: str) -> None:
     transforms = bind_case(case, JoinStep, how=how, columns=("right_row", "text"))
@@ -137,7 +137,7 @@ def test_a_bucket_join_gives_the_rows_of_sql(case: dict[str, Any], how: str) -> 
     assert joined["text"].to_pylist() == [None if row is None else [str(row)] for row in rights]
 
 
-@settings(deadline=None, max_examples=examples(8))
+@settings(deadline=None, max_examples=examples(6))
 @given(case=cases())
 def test_a_bucket_anti_join_keeps_the_rows_of_not_exists(case: dict[str, Any]) -> None:
     kept = run(bind_case(case, AntiJoinStep), case["left"])
