@@ -21,11 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.bucketing import bucket
+from pipeline_runtime.bucketing import NO_BUCKET, bucket
 from pipeline_runtime.formatting import format_bytes
 from pipeline_runtime.plan.bucketed_sides import BucketedParts, SideRows
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import Int64s
+from pipeline_runtime.sources.stores import asking
 
 # Rows that are collected before they are sorted and written. A reader of a part opens a file for
 # each, so it is large; the sorted copy takes as much again.
@@ -47,7 +48,10 @@ class ExchangedTable:
     ) -> Iterator[pa.Table]:
         """See Source."""
         path = f"{self.folder}/{unit.place}"
-        with pq.ParquetFile(path, filesystem=self.filesystem) as file:
+        with (
+            asking(path, "read a part of a side table"),
+            pq.ParquetFile(path, filesystem=self.filesystem) as file,
+        ):
             table = file.read_row_group(unit.index, columns=list(columns), use_threads=False)
         table = table.select(list(columns))
         if rows is not None:
@@ -86,24 +90,26 @@ class _PartWriter:
         values, firsts = np.unique(parts[order], return_index=True)
         place = f"{self.prefix}{self._num_files}.parquet"
         path = f"{self.table.folder}/{place}"
-        with pq.ParquetWriter(
-            path, rows.schema, filesystem=self.table.filesystem, compression=_COMPRESSION
-        ) as writer:
+        with (
+            asking(path, "write the parts of a side table"),
+            pq.ParquetWriter(
+                path, rows.schema, filesystem=self.table.filesystem, compression=_COMPRESSION
+            ) as writer,
+        ):
             index = 0
             for part, numbers in zip(values, np.split(order, firsts[1:]), strict=True):
-                if part < 0:
+                if part == NO_BUCKET:
                     continue
                 chosen = rows.take(pa.array(numbers))
                 writer.write_table(chosen, row_group_size=len(numbers))
-                self.units.append(
-                    Unit(
-                        place=place,
-                        index=index,
-                        num_rows=len(numbers),
-                        num_bytes=chosen.nbytes,
-                        bucket=int(part),
-                    )
+                unit = Unit(
+                    place=place,
+                    index=index,
+                    num_rows=len(numbers),
+                    num_bytes=chosen.nbytes,
+                    bucket=int(part),
                 )
+                self.units.append(unit)
                 index += 1
         self._tables, self._num_bytes, self._num_files = [], 0, self._num_files + 1
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import ray
@@ -26,9 +26,13 @@ from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.group_reading import places_of
 from pipeline_runtime.feed.making.work import read_group, run_stage
+from pipeline_runtime.feed.over_ray.exchanging import exchange_by_tasks
 from pipeline_runtime.feed.transport.wire import pack, unpack
+from pipeline_runtime.plan.exchange import ExchangedParts
 from pipeline_runtime.plan.groups import Group
-from pipeline_runtime.plan.model import Stage, StreamPlan
+from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
+from pipeline_runtime.sources import Location
+from pipeline_runtime.steps.base import SideTable
 
 # Ray needs about a millisecond per task to set up an execution. With a bounded number of tasks the
 # time to the first batch does not grow with the table; a task then reads several groups in turn.
@@ -49,12 +53,14 @@ class RayDataOptions:
     Attributes:
         labels: of the nodes that may work on them.
         finish: called with every chunk by the task of the last stage; see `making.maker.Stream`.
+        folder: the run's, which every node reaches: side tables are exchanged below it.
     """
 
     preserve_order: bool = False
     broadcast: bool = True
     labels: dict[str, str] | None = None
     finish: Callable[[Chunk], Chunk] | None = None
+    folder: Location | None = None
 
 
 def build_dataset(
@@ -66,7 +72,7 @@ def build_dataset(
 ) -> ray.data.Dataset:
     """Build a lazy dataset whose blocks are the packed chunks of these groups, in their order."""
     if options.broadcast:
-        stream = broadcast_side_tables(stream)
+        stream = broadcast_side_tables(stream, options.folder, options.labels)
     num_tasks, share = cut_into_tasks(len(groups))
     held = ray.put((stream, tuple(groups)))
     last = len(stream.stages) - 1
@@ -176,22 +182,34 @@ class _ObjectLoader:
         return ray.get(self.reference)
 
 
-def broadcast_side_tables(stream: StreamPlan) -> StreamPlan:
-    """Read every side table once, in this process, and let workers map it from the object store."""
+def broadcast_side_tables(
+    stream: StreamPlan, folder: Location | None, labels: dict[str, str] | None
+) -> StreamPlan:
+    """Read every side table once, before the workers do.
+
+    One that is needed as a whole is read in this process, and workers map it from the object store.
+    One that is exchanged is written to parts below the run's folder by tasks of Ray.
+    """
+
+    def share(step: PlannedStep) -> PlannedStep:
+        side = step.transform.side_table
+        if side is None:
+            return step
+        shared = _share(side, folder, labels)
+        return replace(step, transform=replace(cast(Any, step.transform), side_table=shared))
+
     stages = tuple(
-        replace(
-            stage, steps=tuple(replace(s, transform=_broadcast(s.transform)) for s in stage.steps)
-        )
-        for stage in stream.stages
+        replace(stage, steps=tuple(share(step) for step in stage.steps)) for stage in stream.stages
     )
     return replace(stream, stages=stages)
 
 
-def _broadcast(transform: Any) -> Any:
-    side = transform.side_table
-    if side is None or side.parts is not None or isinstance(side.load, _ObjectLoader):
-        return transform
-    return replace(transform, side_table=replace(side, load=_ObjectLoader(ray.put(side.load()))))
+def _share(side: SideTable, folder: Location | None, labels: dict[str, str] | None) -> SideTable:
+    if isinstance(side.parts, ExchangedParts) and folder is not None:
+        return replace(side, parts=exchange_by_tasks(side.parts, folder, labels))
+    if side.parts is not None or isinstance(side.load, _ObjectLoader):
+        return side
+    return replace(side, load=_ObjectLoader(ray.put(side.load())))
 
 
 class RayDataFeed:

@@ -217,7 +217,9 @@ def _build_feeds(
         return threads, {}
     if run.plan.broadcast:
         streams = {
-            role: replace(stream, plan=broadcast_side_tables(stream.plan))
+            role: replace(
+                stream, plan=broadcast_side_tables(stream.plan, run.run_location, place.data)
+            )
             for role, stream in streams.items()
         }
     reporter = Reporter(on_failure=failure_reporter(monitor), on_output=output_reporter(monitor))
@@ -229,7 +231,10 @@ def _build_feeds(
 def _datasets(run: PreparedRun, monitor: Any, labels: dict[str, str] | None) -> dict[str, Any]:
     def build(stream: StreamPlan, groups: tuple[Group, ...], *, ordered: bool) -> ray.data.Dataset:
         data_options = RayDataOptions(
-            preserve_order=ordered, broadcast=run.plan.broadcast, labels=labels
+            preserve_order=ordered,
+            broadcast=run.plan.broadcast,
+            labels=labels,
+            folder=run.run_location,
         )
         return build_dataset(
             stream, groups, run.chunk_rows, data_options, failure_reporter(monitor)

@@ -66,14 +66,20 @@ def open_ray_writers(
         _check_reach(staged, staging_field, labels)
         if plan.feed.engine == "RayData":
             failures = _start_failures()
-            options = RayDataOptions(broadcast=plan.broadcast, labels=labels, finish=stream.finish)
+            options = RayDataOptions(
+                broadcast=plan.broadcast,
+                labels=labels,
+                finish=stream.finish,
+                folder=staged.location,
+            )
             datasets = _Datasets(
                 stream=stream, options=options, on_failure=partial(_report, failures)
             )
             yield Writers(feed=datasets, merge=MergeOnRay(labels, lambda: None))
             return
         if plan.broadcast:
-            stream = replace(stream, plan=broadcast_side_tables(stream.plan))
+            shared = broadcast_side_tables(stream.plan, staged.location, labels)
+            stream = replace(stream, plan=shared)
         pool, held = start_pool(
             {ROLE: stream}, Reporter(on_failure=_ignore), labels, num_trainers=0
         )

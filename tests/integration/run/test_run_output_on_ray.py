@@ -13,6 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField
 from ray_heads import RealRay
 from run_support import LASTMILE, Project, checksum_of, wait_for, workers_called
 from warm_lastmile import RUN_SECONDS, Lastmile
@@ -120,6 +124,51 @@ def test_a_cluster_writes_an_iceberg_table(
     assert sorted(table.scan().to_arrow()["id"].to_pylist()) == KEPT
     assert len(table.inspect.files()) == 8
     assert list_orphans(table) == set()
+    lake.engine.dispose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resources", [None, {"cpu": 1}], ids=["readers", "Ray Data"])
+def test_a_cluster_exchanges_a_side_table(
+    resources: dict[str, int] | None, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    lake = make_lake(run.folder)
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "part", LongType(), required=False),
+    )
+    spec = PartitionSpec(PartitionField(1, 1000, BucketTransform(4), "bucket"))
+    rows = pa.table({"id": np.arange(ROWS), "part": np.arange(ROWS) % 400})
+    lake.create_table("db.rows", schema, partition_spec=spec).append(rows)
+    side = pa.table({"id": np.arange(0, ROWS, 4), "v": np.arange(0, ROWS, 4) * 10})
+    pq.write_table(side, run.folder / "side.parquet", row_group_size=50)
+    step = {"function": "slow_steps:wait", "options": {"folder": str(run.folder)}}
+    uri, warehouse = f"sqlite:///{run.folder}/catalog.db", f"file://{run.folder}/lake"
+    write_project(
+        run,
+        catalogs=[{"name": "lake", "type": "Sql", "uri": uri, "warehouse": warehouse}],
+        dataset={"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
+        pipeline=[
+            {
+                "join": {
+                    "parquet": {"uri": "side.parquet"},
+                    "keys": ["id"],
+                    "how": "Inner",
+                    "strategy": "Exchange",
+                }
+            },
+            {"map": step | ({"resources": resources} if resources else {})},
+        ],
+    )
+    hurry(run)
+    ended = on_cluster.run(*run.args("--address", "auto"))
+    assert ended.code == 0, str(ended)
+    table = Pipeline.read_parquet("out/").to_table(run.root)
+    found = sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
+    assert found == [(i, i * 10) for i in range(0, ROWS, 4)]
+    assert list(run.folder.rglob("exchange-*")) == []
     lake.engine.dispose()
 
 
