@@ -99,7 +99,7 @@ class Written:
             target,
             self.run,
             record,
-            is_mine=lambda name: name == self.run,
+            is_mine=lambda name: name[16:] == self.run[16:],  # the hash
             resume=resume,
             claim=lambda run: None,
         )

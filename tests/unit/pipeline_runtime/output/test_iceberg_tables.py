@@ -278,7 +278,10 @@ def test_a_loser_deletes_its_files(tmp_path: Path, lake: SqlCatalog) -> None:
     assert numbers(lake) == list(range(8))
 
 
-def test_an_unknown_outcome_is_resolved_by_a_resume(tmp_path: Path, lake: SqlCatalog) -> None:
+@pytest.mark.parametrize("resume", [True, False], ids=["resumed", "run anew"])
+def test_an_unknown_outcome_is_resolved_by_the_next_attempt(
+    tmp_path: Path, lake: SqlCatalog, resume: bool
+) -> None:
     def cut_off(catalog: Any) -> None:
         class Cut(SqlCatalog):
             def commit_table(self, *args: Any) -> Any:
@@ -289,8 +292,10 @@ def test_an_unknown_outcome_is_resolved_by_a_resume(tmp_path: Path, lake: SqlCat
     with pytest.raises(CommitUnknown):
         settings(tmp_path, rows(8), wrap=cut_off).finish()
     assert list((tmp_path / "lake").rglob("*.parquet"))
-    settings(tmp_path, rows(8)).finish(resume=True)
+    run = "20260101T000000Z-0123456789abcdef" if resume else "20260102T000000Z-0123456789abcdef"
+    settings(tmp_path, rows(8), run=run).finish(resume=resume)
     assert numbers(lake) == list(range(8))
+    assert list_orphans(lake.load_table("db.t")) == set()
 
 
 def test_an_overwrite_replaces_rows_that_came_meanwhile(tmp_path: Path, lake: SqlCatalog) -> None:

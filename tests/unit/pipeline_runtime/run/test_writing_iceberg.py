@@ -133,21 +133,9 @@ write(Path.cwd())
 """
 
 
-@pytest.mark.parametrize(
-    ("moment", "when"),
-    [
-        ("committed", "after"),
-        *(
-            pytest.param(moment, when, marks=pytest.mark.slow)
-            for moment, when in (
-                *(("merged", "before"), ("merged", "after")),
-                *(("staged", "before"), ("staged", "after")),
-                ("committed", "before"),
-                *(("removed", "before"), ("removed", "after")),
-            )
-        ),
-    ],
-)
+@pytest.mark.slow  # test_iceberg_tables.py kills without processes
+@pytest.mark.parametrize("moment", ["merged", "staged", "committed", "removed"])
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_killed_process_is_resumed_without_losing_rows(
     root: Path, lake: SqlCatalog, moment: str, when: str
 ) -> None:
