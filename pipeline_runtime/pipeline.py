@@ -135,7 +135,7 @@ class Pipeline(StepMethods):
         return cls(dataset=to_manifest(Dataset, dataset), catalogs=(to_manifest(Catalog, given),))
 
     def with_catalog(self, name: str, **fields: Any) -> Self:
-        """Add a catalog that a side table of a join names; fields as in `spec.catalogs`."""
+        """Add a catalog that a side table or an output names; fields as in `spec.catalogs`."""
         others = tuple(each for each in self.catalogs if each.get("name") != name)
         return replace(self, catalogs=(*others, to_manifest(Catalog, {"name": name} | fields)))
 
@@ -383,8 +383,8 @@ class Pipeline(StepMethods):
 
         Args:
             table: the table, as `namespace.table`. The commit creates it if there is none.
-            catalog: the fields of an item of spec.catalogs, or its name if its properties are in
-                the environment.
+            catalog: an item of `spec.catalogs`, as for `read_iceberg`; or the name of one that the
+                pipeline has, or whose properties are in the environment.
             name: name of the experiment.
             mode: `fail` refuses a table with rows, `overwrite` replaces them by one snapshot.
             partition_by: columns whose values are partitions.
@@ -410,30 +410,16 @@ class Pipeline(StepMethods):
             "partition_by": to_list(partition_by),
             "iceberg": {field: value for field, value in target.items() if value is not None},
         }
-        options = _choose_options(output, name, storage_root, resume)
-        return self._write(fields, name, options, catalog=to_manifest(Catalog, given))
+        known = [each["name"] for each in self.catalogs]
+        pipeline = self if catalog in known else self.with_catalog(**given)
+        return pipeline._write(fields, name, _choose_options(output, name, storage_root, resume))
 
-    def _write(
-        self,
-        table: Mapping[str, Any],
-        name: str,
-        options: RunOptions,
-        catalog: Document | None = None,
-    ) -> Finished:
-        """Run the pipeline with `output`.
-
-        Args:
-            table: fields of `output`.
-            catalog: an item of spec.catalogs that the output needs.
-        """
+    def _write(self, table: Mapping[str, Any], name: str, options: RunOptions) -> Finished:
+        """Run the pipeline with `output`, whose fields are given."""
         from pipeline_runtime.run.session import run_experiment
 
         document = self.document(name)
-        spec = document["spec"]
-        if catalog is not None:
-            others = [each for each in spec.get("catalogs", ()) if each["name"] != catalog["name"]]
-            spec["catalogs"] = [*others, catalog]
-        spec["output"] = to_manifest(Output, table)
+        document["spec"]["output"] = to_manifest(Output, table)
         return run_experiment(parse_experiment(document), _to_text(document), options)
 
 

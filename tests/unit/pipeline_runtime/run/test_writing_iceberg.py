@@ -83,6 +83,14 @@ def test_a_run_leaves_the_table_and_a_report(root: Path, lake: SqlCatalog) -> No
     assert replaced.replaced.startswith("200 rows")
 
 
+def test_a_table_is_overwritten_by_its_own_rows(root: Path, lake: SqlCatalog) -> None:
+    write(root)
+    pipeline = Pipeline.read_iceberg("db.t", catalog_of(root)).filter("id < 100")
+    written = pipeline.write_iceberg("db.t", catalog="lake", mode="overwrite", storage_root=".")
+    assert written.outcome.kind == "Complete"
+    assert ids(lake) == list(range(0, 100, 2))
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [
