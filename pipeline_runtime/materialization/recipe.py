@@ -104,6 +104,7 @@ def build_recipe(
         "version": RECIPE_VERSION,
         "semantics": [SEMANTICS_VERSION, config["version"]],
         "source": source,
+        "reading": _list_reading(config["dataset"]),
         "columns": {column.name: [column.field_id, column.type] for column in columns},
         "where": sorted(where),
         "steps": [_trim_step(step) for step in config.get("pipeline", ())[:num_steps]],
@@ -117,6 +118,15 @@ def build_recipe(
         },
     }
     return Recipe(parts={name: part for name, part in parts.items() if part})
+
+
+def _list_reading(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an Iceberg source that choose its rows, such as `sampleBuckets`.
+
+    Those of another source are in the identity of its content.
+    """
+    known = ("catalog", "table", "columns", *_STATE_FIELDS)
+    return {name: part for name, part in dataset.get("iceberg", {}).items() if name not in known}
 
 
 def _trim_step(step: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -23,7 +24,7 @@ from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.iceberg.catalogs import find_catalog
 from pipeline_runtime.materialization.lookup import Materialization
-from pipeline_runtime.materialization.tables import PARTITION_COLUMN
+from pipeline_runtime.materialization.tables import ORPHAN_AGE, PARTITION_COLUMN
 from pipeline_runtime.output.cache_table import AlreadyCovered, CacheTable, open_cache_table
 from pipeline_runtime.output.iceberg import SplitByPartition
 from pipeline_runtime.output.job import Job, Progress, Target, Writers, open_job
@@ -39,7 +40,7 @@ from pipeline_runtime.training.position import digest_units
 _log = logging.getLogger(__name__)
 # Stored bytes of the source that one commit is made of; a killed run computes them again.
 _BYTES_PER_COMMIT = 4 << 30
-_FOLDER = "materialize-"
+_MOMENT = "%Y%m%dT%H%M%SZ"
 
 Build = Callable[[DatasetExperiment], Plan]
 
@@ -57,9 +58,10 @@ def build_ready_plan(experiment: DatasetExperiment, options: RunOptions, build: 
     if found is None or found.state == "Hit":
         return plan
     began = time.monotonic()
-    _log.info("%s: computing %d partitions", found.table, len(found.missing))
+    for line in found.explain():
+        options.show(f"materialize: {line}")
     materialize(experiment, found, options, build)
-    _log.info("%s: complete after %.1f s", found.table, time.monotonic() - began)
+    options.show(f"materialize: {found.table} is complete, {time.monotonic() - began:.1f} s")
     plan = build(experiment)
     assert plan.materialization is not None
     if plan.materialization.state != "Hit":
@@ -85,8 +87,9 @@ def materialize(
             table = open_cache_table(
                 found, keys, plan.main.output_schema, catalog, artifacts, DEFAULT_FILE_BYTES
             )
+            _sweep(table, found)
             _write(_Writing(plan=plan, found=found, keys=keys, table=table), needs_ray=needs_ray)
-            _log.info("%s: %d partitions committed", found.table, len(keys))
+            options.show(f"materialize: {len(keys):,} partitions committed to {found.table}")
 
 
 def _build_writing(experiment: DatasetExperiment, found: Materialization) -> DatasetExperiment:
@@ -162,6 +165,20 @@ class _Stamp:
         return self.spooler(replace(chunk, rows=rows.append_column(PARTITION_COLUMN, column)))
 
 
+def _name_runs(found: Materialization) -> str:
+    """Return the beginning of the names of the folders in which a table's rows are staged."""
+    return f"materialize-{found.recipe.hash}-"
+
+
+def _sweep(table: CacheTable, found: Materialization) -> None:
+    """Remove what writers of the table left that were killed a day ago or longer."""
+    first = _name_runs(found)
+    before = f"{first}{datetime.now(UTC) - ORPHAN_AGE:{_MOMENT}}"
+    for name in table.list_runs():
+        if name.startswith(first) and name < before:
+            table.abandon(name)
+
+
 def _write(writing: _Writing, *, needs_ray: bool) -> None:
     stream_plan, groups, owners = writing.plan_groups()
     form = writing.table.form
@@ -180,7 +197,7 @@ def _write(writing: _Writing, *, needs_ray: bool) -> None:
         chunk_rows=stream_plan.chunk_rows,
         layout=target.layout,
     )
-    run = f"{_FOLDER}{record.id}"
+    run = f"{_name_runs(writing.found)}{datetime.now(UTC):{_MOMENT}}-{record.id}"
     plan = replace(writing.plan, streams={stream_plan.role: stream_plan})
     try:
         job = open_job(
@@ -205,7 +222,7 @@ def _write(writing: _Writing, *, needs_ray: bool) -> None:
     try:
         job.write(lambda: _open_writers(plan, stream, job, needs_ray), groups, _report)
     except AlreadyCovered:
-        _log.info("%s: another run has computed the same rows", writing.table.name)
+        _log.debug("%s: another run has computed the same rows", writing.table.name)
     finally:
         writing.table.abandon(run)  # what is committed stays
 

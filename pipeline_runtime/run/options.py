@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class RunOptions:
             embedded Ray in any case; or that of a running cluster.
         code_paths: folders that the user's modules are imported from.
         function: the entrypoint, if it is a function of a notebook.
+        show: takes lines about the work that precedes a run.
     """
 
     output: Path
@@ -51,6 +52,7 @@ class RunOptions:
     code_paths: tuple[str, ...] = ()
     verbose: bool = False
     function: Callable[[Any], object] | None = None
+    show: Callable[[str], None] = field(default=lambda line: None, compare=False)
 
     @property
     def is_on_this_machine(self) -> bool:

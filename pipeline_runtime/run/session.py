@@ -97,7 +97,11 @@ def run_experiment(
     watcher.phases.begin(phases.PLAN)
     shown = options.output
     # The user's code runs in this process, and may change its folder.
-    options = replace(options, output=shown.absolute())
+    options = replace(
+        options,
+        output=shown.absolute(),
+        show=lambda line: watcher.on_reading(Reading(notes=(line,))),
+    )
     add_code_paths(options.code_paths)
     check_apart(experiment, options)
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:

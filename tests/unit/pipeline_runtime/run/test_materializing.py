@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -9,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -18,6 +22,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.materialization.tables import find_orphans
@@ -189,6 +194,124 @@ def test_windows_share_their_days(world: World) -> None:
 
 def _copy(spec: dict[str, Any]) -> dict[str, Any]:
     return {name: dict(part) for name, part in spec.items()}
+
+
+def _read(plan: Plan, role: str) -> list[dict[str, Any]]:
+    """Return the rows of a stream, by their key."""
+    stream = plan.streams[role]
+    rows = [
+        row
+        for group in stream.groups(0, stream.chunk_rows)
+        for chunk in read_group(stream, group, stream.chunk_rows)
+        for row in chunk.table.select(list(stream.output_schema.names)).to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row["day"], row["user_id"]))
+
+
+@pytest.mark.parametrize("evaluation", [{"holdoutPercent": 30}, {"where": "day = '2026-01-02'"}])
+def test_training_and_evaluation_keep_their_rows(world: World, evaluation: dict[str, Any]) -> None:
+    document = world.document()
+    del document["spec"]["output"]
+    document["spec"]["training"] = {"evaluation": evaluation}
+    document["spec"]["pipeline"].append({"downsample": {"keepPercent": 50, "seed": 3}})
+    experiment = parse_experiment(document)
+    build = partial(build_plan, storage_root=str(world.folder))
+    before = build(experiment)
+    options = RunOptions(output=world.folder / "report", storage_root=str(world.folder))
+    after = build_ready_plan(experiment, options, build)
+    assert after.main.table.description != before.main.table.description
+    for role in ("training", "evaluation"):
+        assert _read(after, role) == _read(before, role) != []
+
+
+def test_a_changed_side_table_has_all_days_computed(world: World) -> None:
+    side = world.catalog.create_table("db.side", pa.schema([("user_id", pa.int64())]))
+    side.append(pa.table({"user_id": pa.array(range(9), pa.int64())}))
+    pipeline = world.document()["spec"]["pipeline"]
+    pipeline[1] = {
+        "antiJoin": {"iceberg": {"catalog": "lake", "table": "db.side"}, "keys": ["user_id"]}
+    }
+    pipeline[3] = {"filter": {"where": "user_id > 10"}}
+    world.make_ready(pipeline=pipeline)
+    compact(side)
+    world.add(3)
+    assert _missing(world.make_ready(pipeline=pipeline)) == {"03": "new"}
+    side.append(pa.table({"user_id": pa.array([14], pa.int64())}))
+    changed = _missing(world.make_ready(pipeline=pipeline))
+    assert changed == {"01": "side", "02": "side", "03": "side"}
+    users = {row["user_id"] for row in _read(world.plan(pipeline=pipeline), "output")}
+    assert users == {11, 12, 13}
+
+
+def test_parquet_tables_are_kept_as_a_whole(world: World) -> None:
+    pq.write_table(make_rows(1), world.folder / "in.parquet")
+    document = world.document()
+    document["spec"]["dataset"] = {"parquet": {"uri": "in.parquet"}, "rowKey": ["user_id"]}
+    experiment = parse_experiment(document)
+    build = partial(build_plan, storage_root=str(world.folder))
+    options = RunOptions(output=world.folder / "report", storage_root=str(world.folder))
+    wanted = _read(build(experiment), "output")
+    assert _read(build_ready_plan(experiment, options, build), "output") == wanted
+    pq.write_table(make_rows(2), world.folder / "in.parquet")
+    found = build(experiment).materialization
+    assert found is not None
+    assert dict(found.missing) == {"{}": "source"}
+
+
+def test_a_missing_namespace_is_refused_before_a_run(world: World) -> None:
+    pipeline = world.document()["spec"]["pipeline"]
+    target = {"catalog": "lake", "table": "nowhere.cache"}
+    pipeline[2] = {"materialize": {**MATERIALIZE["materialize"], "iceberg": target}}
+    with pytest.raises(ManifestError) as caught:
+        world.plan(pipeline=pipeline)
+    assert caught.value.problems[0].path == "spec.pipeline[2].materialize.iceberg.table"
+
+
+_KILLED = """
+import os, sys, json
+from functools import partial
+from pathlib import Path
+from pipeline_runtime.config import parse_experiment
+from pipeline_runtime.output.cache_table import CacheTable
+from pipeline_runtime.plan import build_plan
+from pipeline_runtime.run import materializing
+from pipeline_runtime.run.options import RunOptions
+
+materializing._BYTES_PER_COMMIT = 1  # a commit per day
+folder, place = Path(sys.argv[1]), sys.argv[2]
+method = getattr(CacheTable, place)
+calls = []
+
+def kill(self, *arguments):
+    calls.append(1)
+    result = method(self, *arguments) if place == "_stage" else None
+    if len(calls) == 2:  # the second day
+        os.kill(os.getpid(), 9)
+    return result if place == "_stage" else method(self, *arguments)
+
+setattr(CacheTable, place, kill)
+experiment = parse_experiment(json.loads(sys.argv[3]))
+build = partial(build_plan, storage_root=str(folder))
+options = RunOptions(output=folder / "report", storage_root=str(folder))
+materializing.build_ready_plan(experiment, options, build)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["commit", "_stage", "clean_up"])
+def test_a_killed_run_keeps_what_it_committed(world: World, place: str) -> None:
+    arguments = [sys.executable, "-c", _KILLED, str(world.folder), place]
+    killed = subprocess.run([*arguments, json.dumps(world.document())], check=False)
+    assert killed.returncode == -9
+    wanted = {} if place == "clean_up" else {"02": "new"}
+    assert _missing(world.make_ready()) == wanted
+    [cache] = world.caches
+    assert cache.scan().count() == 30
+    name = ".".join(cache.name())
+    find_orphans(world.catalog, name, timedelta(0)).delete()
+    assert cache.scan().count() == 30
+    folder = Path(cache.location().removeprefix("file://"))
+    assert len(list(folder.rglob("*.parquet"))) == 2 * 4
 
 
 def test_files_are_bucketed_and_sorted(world: World) -> None:
