@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from iceberg_rest import RestProxy, running_rest_server
+from iceberg_rest import RestProxy, expire_by_java, running_rest_server
 from postgres_server import running_postgres
 
 from tools.build_tools import find_iceberg_rest, find_postgres
@@ -14,16 +16,25 @@ from tools.go_tools import ToolError
 
 
 @pytest.fixture(scope="session")
-def rest_port(
-    tmp_path_factory: pytest.TempPathFactory, skip_unless_ci: Callable[[str], NoReturn]
-) -> Iterator[int]:
-    """Run upstream's REST catalog on a loopback port; it accepts everybody."""
+def rest_jars(skip_unless_ci: Callable[[str], NoReturn]) -> Path:
+    """Find the jars of upstream's REST catalog."""
     try:
-        jars = find_iceberg_rest()
+        return find_iceberg_rest()
     except ToolError as error:
         skip_unless_ci(str(error))
-    with running_rest_server(jars, tmp_path_factory.mktemp("rest")) as port:
+
+
+@pytest.fixture(scope="session")
+def rest_port(rest_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Run upstream's REST catalog on a loopback port; it accepts everybody."""
+    with running_rest_server(rest_jars, tmp_path_factory.mktemp("rest")) as port:
         yield port
+
+
+@pytest.fixture(scope="session")
+def expire(rest_jars: Path, rest_port: int) -> Callable[[str], None]:
+    """Return a function that expires the snapshots of a table as Java does, with their files."""
+    return partial(expire_by_java, rest_jars, rest_port)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 
 from loopback import free_ports
 
-SOURCE = Path(__file__).parent / "java" / "IcebergRestServer.java"
+SOURCES = Path(__file__).parent / "java"
 # It is ready in three; Java compiles the source first, and other tests use the cores too.
 START_SECONDS = 120.0
 JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -214,13 +214,30 @@ class RestProxy:
         return Handler
 
 
+def expire_by_java(jars: Path, port: int, table: str) -> None:
+    """Expire a table's snapshots by upstream's library, and delete the files of those alone.
+
+    Args:
+        port: the server's.
+        table: its name, with the namespace.
+    """
+    command = _build_command(jars, "ExpireSnapshots", f"http://127.0.0.1:{port}", table)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def _build_command(jars: Path, program: str, *arguments: str) -> list[str]:
+    source = str(SOURCES / f"{program}.java")
+    return ["java", *JAVA_OPTIONS, "-cp", f"{jars}/*", source, *arguments]
+
+
 @contextmanager
 def running_rest_server(jars: Path, folder: Path) -> Iterator[int]:
     """Run the server over a folder; yield its port, which is a loopback port, once it answers."""
     (folder / "warehouse").mkdir()
     [port] = free_ports(1)
     log = folder / "server.log"
-    command = ["java", *JAVA_OPTIONS, "-cp", f"{jars}/*", str(SOURCE), str(folder), str(port)]
+    command = _build_command(jars, "IcebergRestServer", str(folder), str(port))
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
     try:
