@@ -140,6 +140,9 @@ bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a m
 bench-iceberg: setup ## Compare reading and joining Iceberg tables with other engines (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.iceberg $(ARGS)
 
+bench-mixing: setup ## Measure the batches, the AUC and the speed of a sorted table whose rows are mixed
+	$(BIN)/python -m benchmarks.mixing $(ARGS)
+
 bench-overlap: setup ## Measure if loading overlaps with training
 	$(BIN)/python -m benchmarks.overlap $(ARGS)
 

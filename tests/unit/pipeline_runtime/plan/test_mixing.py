@@ -146,12 +146,12 @@ LAYOUTS = {
 }
 
 
-def ratios_of(pipeline: Pipeline, shuffle: Any) -> dict[str, float]:
+def ratios_of(pipeline: Pipeline, shuffle: Any, epochs: int = 1) -> dict[str, float]:
     """Return the variance of batch means, by column, relative to a global permutation's."""
     loader = pipeline.loader(
         BATCH_SIZE, columns=["label", "day"], shuffle=shuffle, seed=3, last_batch="drop"
     )
-    batches = list(loader)
+    batches = [batch for _ in range(epochs) for batch in loader]
     found = {}
     for name in ("label", "day"):
         rows = torch.stack([batch[name].double() for batch in batches])
@@ -175,27 +175,22 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-PARTS = {
-    "days and buckets": [("day", IdentityTransform()), ("user", BucketTransform(6))],
-    "buckets": [("user", BucketTransform(6))],
-}
-
-
-@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS.keys())
-def test_an_iceberg_table_is_mixed(lake: Lake, parts: list[Any]) -> None:
+def test_an_iceberg_table_is_mixed(lake: Lake) -> None:
     schema = Schema(
         NestedField(1, "x", LongType()),
         NestedField(2, "user", LongType()),
         NestedField(3, "day", LongType()),
         NestedField(4, "label", FloatType()),
     )
+    parts = (("day", IdentityTransform()), ("user", BucketTransform(6)))
     table = lake.create("clicks", schema, *parts)
     with table.transaction() as transaction:
         transaction.set_properties({"write.parquet.row-group-limit": "300"})
     table.append(make_rows(Layout()).sort_by([("day", "ascending"), ("user", "ascending")]))
     pipeline = Pipeline.read_iceberg("db.clicks", lake.model.model_dump(mode="json"))
     assert pipeline.plan().training.scan.is_clustered
-    ratios = ratios_of(pipeline, {"window_rows": WINDOW_ROWS})
+    # Names of files, and so the order of their rows, are random: three epochs deviate little.
+    ratios = ratios_of(pipeline, {"window_rows": WINDOW_ROWS}, epochs=3)
     assert max(ratios.values()) <= MAX_RATIO
 
 
