@@ -12,7 +12,6 @@ Every attempt asserts the snapshot that it replaces, so at most one attempt of a
 
 from __future__ import annotations
 
-import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -135,14 +134,13 @@ class _Attempts:
 
     def run(self, before: Callable[[], None]) -> Committed:
         began = time.monotonic()
-        for attempt in itertools.count():
-            found = self._try(before)
-            if isinstance(found, Committed):
-                return replace(found, num_retries=attempt)
+        num_retries = 0
+        while not isinstance(found := self._try(before), Committed):
             if time.monotonic() - began > self.retrying.max_seconds:
-                raise self._give_up("other writers were faster", attempt + 1, found) from found
-            self.retrying.wait(attempt)
-        raise AssertionError("unreachable")
+                raise self._give_up("other writers were faster", num_retries + 1, found) from found
+            self.retrying.wait(num_retries)
+            num_retries += 1
+        return replace(found, num_retries=num_retries)
 
     def _try(self, before: Callable[[], None]) -> Committed | Exception:
         """Look for the commit, and attempt it; return it, or the error after which to try again."""
