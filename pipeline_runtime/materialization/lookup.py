@@ -6,6 +6,7 @@ pinned by then, so that the result is the same for all who plan the run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from pipeline_runtime import expressions
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.config.dataset import IcebergSource, SourceChoice
 from pipeline_runtime.errors import ManifestError, Problem
+from pipeline_runtime.formatting import format_bytes, plain_spaces
 from pipeline_runtime.iceberg.catalogs import (
     ask_catalog,
     asking_catalog,
@@ -99,7 +101,8 @@ class Materialization:
             return
         rows = sum(self.partitions[key].rows for key in self.missing)
         num_bytes = sum(self.partitions[key].num_bytes for key in self.missing)
-        yield f"a run computes and keeps the rest first: {rows:,} rows, {num_bytes:,} bytes stored"
+        size = plain_spaces(format_bytes(num_bytes))
+        yield f"a run computes and keeps the others first: {rows:,} rows from {size}"
         if self.changes:
             yield f"the recipe is not that of {self.nearest}: {'; '.join(self.changes)}"
         if self.snapshot_id is not None:
@@ -116,7 +119,13 @@ class Materialization:
             keys = [key for key, found in self.missing.items() if found == change]
             more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
             if keys:
-                yield f"{text}: {', '.join(keys[:_MAX_NAMED])}{more}"
+                yield f"{text}: {', '.join(map(_name_partition, keys[:_MAX_NAMED]))}{more}"
+
+
+def _name_partition(key: str) -> str:
+    """Return the key of a partition for people, such as `day=2026-01-01`."""
+    values = json.loads(key)
+    return "/".join(f"{name}={value}" for name, value in values.items()) or "the whole table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
