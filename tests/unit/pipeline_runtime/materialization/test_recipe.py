@@ -74,6 +74,7 @@ def test_recipe_ignores_what_changes_no_row(override: str) -> None:
         ("pipeline[1].join.iceberg.table=db.other", "steps[1].join.iceberg.table"),
         ("pipeline[2].map.options.indent=3", "steps[2].map.options.indent"),
         ("dataset.rowKey=[user_id, item_id]", "rowKey[1]"),
+        ("dataset.iceberg.sampleBuckets.percent=10", "reading.sampleBuckets.percent"),
     ],
 )
 def test_diff_names_the_changed_field(override: str, path: str) -> None:
