@@ -96,6 +96,12 @@ def prune(
         str,
         typer.Option(metavar="AGE", help="Delete files of this age that no snapshot names."),
     ] = "1d",
+    snapshots_older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="Drop snapshots of this age, of rows that were computed again."
+        ),
+    ] = "30d",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be deleted.")
     ] = False,
@@ -108,8 +114,9 @@ def prune(
     reads a table must not be running: its files are gone at once.
     """
     age = parse_age(older_than)
-    orphan_age = parse_age(orphans_older_than)
+    orphan_age, snapshot_age = parse_age(orphans_older_than), parse_age(snapshots_older_than)
     assert orphan_age is not None
+    assert snapshot_age is not None
     catalog, found = _find(load_one(file, overrides))
     chosen = _choose(found, names or [])
     if age is not None:
@@ -118,6 +125,9 @@ def prune(
         chosen = [table for table in chosen if table in found[keep_last:]]
     if not names and age is None and keep_last is None:
         chosen = [table for table in found if table.is_deleting]
+    for table in found if not dry_run else ():
+        if table not in chosen:
+            _expire(catalog, table.name, snapshot_age)
     orphans = {
         table.name: _delete_orphans(catalog, table.name, orphan_age, dry_run=dry_run)
         for table in found
@@ -175,6 +185,12 @@ def _delete(catalog: Catalog, name: str) -> None:
     from pipeline_runtime.materialization.tables import delete_table
 
     delete_table(catalog, name)
+
+
+def _expire(catalog: Catalog, name: str, min_age: timedelta) -> None:
+    from pipeline_runtime.materialization.tables import expire_snapshots
+
+    expire_snapshots(catalog, name, min_age)
 
 
 def _delete_orphans(catalog: Catalog, name: str, min_age: timedelta, *, dry_run: bool) -> Files:

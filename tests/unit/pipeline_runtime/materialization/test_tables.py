@@ -22,6 +22,7 @@ from pipeline_runtime.materialization.tables import (
     DELETING_PROPERTY,
     RECIPE_PROPERTY,
     delete_table,
+    expire_snapshots,
     find_nearest,
     find_orphans,
     list_tables,
@@ -98,6 +99,21 @@ def test_an_interrupted_deletion_is_finished(catalog: SqlCatalog, tmp_path: Path
     assert [each.is_deleting for each in list_tables(catalog, "db.cache")] == [True]
     delete_table(catalog, name)
     assert _list_files(tmp_path) == set()
+
+
+def test_expired_snapshots_free_the_files_of_replaced_rows(
+    catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    table, name = _create(catalog, _recipe(), num_commits=2), name_table("db.cache", _recipe())
+    properties = {COVERAGE_PROPERTY: encode_coverage(COVERAGE)}
+    table.overwrite(make_rows(3), snapshot_properties=properties)
+    assert expire_snapshots(catalog, name, timedelta(days=1)) == 0
+    assert expire_snapshots(catalog, name, timedelta(0)) >= 2
+    find_orphans(catalog, name, timedelta(0)).delete()
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
+    [found] = list_tables(catalog, "db.cache")
+    assert (found.rows, found.coverage) == (4, COVERAGE)
+    assert catalog.load_table(name).scan().count() == 4
 
 
 def test_orphans_are_the_files_of_no_snapshot(catalog: SqlCatalog, tmp_path: Path) -> None:
