@@ -115,6 +115,8 @@ for _name, _summary in {
     "profile": "Measure model, storage and steps on a sample.",
     "sample-data": "Write sample tables to try things on.",
     "convert": "Rewrite a flat table with each request's columns stored once.",
+    "promote": "Add the columns of staging tables to an Iceberg table.",
+    "rollback": "Undo promotions of partitions of an Iceberg table.",
     "runs": "List runs, of this machine or of a store.",
     "compare": "Compare runs: what differs, and whether it is more than noise.",
     "clean": "Delete old runs or their checkpoints.",

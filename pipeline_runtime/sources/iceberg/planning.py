@@ -114,7 +114,7 @@ class Planner:
         with asking_catalog(f"{self.name}: cannot plan the files of the snapshot"):
             self._refuse_equality_deletes()
             tasks = sorted(scan.plan_files(), key=self._order)
-        return [self._describe(task) for task in tasks]
+        return [self.describe(task) for task in tasks]
 
     def _refuse_equality_deletes(self) -> None:
         """Raise SourceError with a file's name; PyIceberg's own error has none."""
@@ -140,7 +140,8 @@ class Planner:
         keys = tuple((value is not None, value) for value in values)
         return (task.file.spec_id, keys, task.file.file_path)
 
-    def _describe(self, task: FileScanTask) -> PlannedFile:
+    def describe(self, task: FileScanTask) -> PlannedFile:
+        """Return a file of the snapshot as units name it. Raises SourceError for other formats."""
         file = task.file
         if file.file_format.name != "PARQUET":
             raise SourceError(

@@ -62,7 +62,7 @@ from pipeline_runtime.sources.parquet.table import describe_leaves
 from pipeline_runtime.sources.stores import find_info
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
+    from pyiceberg.table import FileScanTask, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +182,16 @@ class IcebergTable:
                 "system.rewrite_data_files with rewrite-all => true)"
             )
         return file.bucket in self.sampled
+
+    def list_units(self, task: FileScanTask) -> tuple[IcebergUnit, ...]:
+        """Return the row groups of one data file, in their order; on the planner only.
+
+        Args:
+            task: a file of the snapshot with its delete files, as PyIceberg plans them.
+        """
+        file = self._planner.describe(task)
+        self._read_footers([file])
+        return tuple(self._units(file, None))
 
     @property
     def _planner(self) -> Planner:
