@@ -7,7 +7,7 @@ row, and its retries and resumes begin with them, although the tables have moved
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -78,13 +78,8 @@ class Pin(BaseModel):
 
 @dataclass(slots=True)
 class Pins:
-    """The pins of one run.
+    """The pins of one run."""
 
-    Args:
-        record: called with all pins when a table is pinned that was not pinned before.
-    """
-
-    record: Callable[[tuple[Pin, ...]], None] = field(default=lambda pins: None)
     _pins: dict[Reference, Pin] = field(default_factory=dict)
 
     def restore(self, pins: Iterable[Pin]) -> None:
@@ -105,7 +100,6 @@ class Pins:
         if pin is None:
             pin = find_pin(reference, metadata)
             self._pins[reference] = pin
-            self.record(self.found)
         check_pin(pin, metadata)
         return pin
 

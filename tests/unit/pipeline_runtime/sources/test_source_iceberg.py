@@ -238,17 +238,16 @@ def test_unknown_states_are_refused(
 
 
 def test_pinned_table_stays_as_it_is(lake: Lake, table: Table) -> None:
-    recorded = []
-    pins = Pins(record=recorded.append)
+    pins = Pins()
     before = lake.open("events", pins=pins)
-    [pin] = recorded[-1]
+    [pin] = pins.found
     assert pin.snapshot_id == str(table.refresh().current_snapshot().snapshot_id)
     table.append(events(60, 70))
     with table.update_schema() as update:
         update.rename_column("country", "land")
     assert read_all(lake.open("events", pins=pins)).num_rows == 60  # a side, or a second stream
     resumed = Pins()
-    resumed.restore(recorded[-1])
+    resumed.restore(pins.found)
     after = lake.open("events", pins=resumed)
     assert after.schema == before.schema
     assert after.digest(after.scan(()).units) == before.digest(before.scan(()).units)
