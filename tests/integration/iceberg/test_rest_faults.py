@@ -1,4 +1,7 @@
-"""Lastmile with a real REST catalog that fails: one clear error, or all rows once."""
+"""Lastmile with a real REST catalog that fails: one clear error, and nothing lost.
+
+`test_written_through_rest.py` has the faults that a commit survives.
+"""
 
 from __future__ import annotations
 
@@ -118,36 +121,6 @@ def check_rows_once(rest: RestProxy, table_name: str) -> None:
     assert sorted(table.scan().to_arrow()["n"].to_pylist()) == ROWS["n"].to_pylist()
     assert len(table.metadata.snapshots) == 1
     assert list_orphans(table) == set()
-
-
-WRITING = [
-    pytest.param([Fault(status=409)], id="a concurrent commit"),
-    pytest.param([Fault(status=503)], id="busy"),
-    pytest.param([Fault(status=0)], id="lost request"),
-    # duckdb-iceberg#1120: files must stay, and no second commit may come.
-    pytest.param([Fault(status=0, is_forwarded=True)], id="lost answer"),
-    pytest.param([Fault(status=504, is_forwarded=True)], id="gateway's timeout"),
-    pytest.param([Fault(status=500, is_forwarded=True)], id="server's error"),
-    # A proxy sent the request twice, and the second was refused.
-    pytest.param([Fault(status=409, is_forwarded=True)], id="refused after it landed"),
-    pytest.param([Fault(delay_seconds=0.5)], id="late"),
-    pytest.param(
-        [Fault(status=409), Fault(status=503), Fault(status=0), Fault(status=0, is_forwarded=True)],
-        id="all at once",
-    ),
-]
-
-
-@pytest.mark.parametrize("faults", WRITING)
-def test_writing_commits_once(
-    rest: RestProxy, namespace: str, faults: list[Fault], tmp_path: Path
-) -> None:
-    for fault in faults:
-        rest.fail(fault)
-    build_job(tmp_path, rest, namespace).finish()
-
-    assert rest.faults == []
-    check_rows_once(rest, f"{namespace}.t")
 
 
 @pytest.mark.parametrize("is_forwarded", [False, True], ids=["none landed", "one landed"])
