@@ -27,6 +27,7 @@ from pipeline_runtime.promotion.swapping import (
     Swap,
     add_columns,
     added_files,
+    check_specs,
     swap_files,
 )
 
@@ -229,6 +230,7 @@ class _Promotion:
         adds = _check_tables(table, self.staging)
         self.table, self.live = table, find_live(table, self.choice)
         check_found(table, self.choice, self.live)
+        check_specs(table, (task.file for task in self.live.values()))
         joins = [StagingJoin.open(table, self.live.values(), each) for each in self.staging]
         if not self.joins:
             self.joins = joins

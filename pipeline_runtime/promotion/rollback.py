@@ -31,6 +31,7 @@ from pipeline_runtime.promotion.swapping import (
     TAG_PREFIX,
     Swap,
     added_files,
+    check_specs,
     swap_files,
 )
 from pipeline_runtime.sources.iceberg import open_snapshot
@@ -184,6 +185,10 @@ class _Plan:
 
     def build_swap(self, rewriter: FileRewriter) -> Swap:
         live, old = _group(self.table, self.live), _group(self.table, self.old)
+        tasks = [
+            task for each in (live, old) for part in self.promotions for task in each.get(part, [])
+        ]
+        check_specs(self.table, (task.file for task in tasks))
         source = open_newest(self.table)
         removed: list[DataFile] = []
         added: list[DataFile] = []

@@ -8,11 +8,11 @@ again. Commits to other partitions do not matter.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputError, OutputRefused
 from pipeline_runtime.iceberg.catalogs import ask_catalog
 from pipeline_runtime.iceberg.commits import (
     CommitKey,
@@ -129,6 +129,8 @@ def _build_stage(
     def stage(table: Table | None) -> Transaction:
         if table is None or _fingerprints(find_live(table, choice)) != planned:
             raise _Moved
+        if any(file.spec_id != table.spec().spec_id for file in swap.added):
+            raise _Moved  # the next plan refuses them
         transaction = add_columns(table, swap.adds)
         if transaction.table_metadata.schema() != swap.schema:  # or other field ids
             raise _Moved
@@ -147,6 +149,25 @@ def _build_stage(
         return transaction
 
     return stage
+
+
+def check_specs(table: Table, files: Iterable[DataFile]) -> None:
+    """Check that files to add, or to write again, have the table's current partition spec.
+
+    PyIceberg 0.12 writes all added files into a manifest of the current spec. A file of an older
+    one would get a wrong partition there, and readers would skip its rows.
+
+    Raises OutputRefused if one has an older spec.
+    """
+    current = table.spec().spec_id
+    for file in files:
+        if file.spec_id != current:
+            raise OutputRefused(
+                f"{'.'.join(table.name())}: must have the current partition spec ({current}) in "
+                f"the chosen partitions, but {file.file_path} has an older one ({file.spec_id}). "
+                "Choose other partitions, or rewrite the table's data files (CALL "
+                "system.rewrite_data_files with rewrite-all => true)"
+            )
 
 
 def add_columns(table: Table, columns: Mapping[str, IcebergType]) -> Transaction:
