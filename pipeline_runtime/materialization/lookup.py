@@ -7,7 +7,7 @@ pinned by then, so that the result is the same for all who plan the run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -50,10 +50,12 @@ from pipeline_runtime.materialization.tables import (
 from pipeline_runtime.materialization.windows import split_where
 from pipeline_runtime.sources import Opening, Source
 from pipeline_runtime.steps.base import Transform
+from pipeline_runtime.steps.join.model import SideTableStep
 from pipeline_runtime.steps.materialize.model import MaterializeStep
 
 if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.catalog import Catalog
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 State = Literal["Hit", "Partial", "Miss"]
@@ -149,13 +151,13 @@ class Request:
 
 @dataclass(slots=True)
 class _Inputs:
-    """The tables that the rows are made of, by identity."""
+    """The tables that the rows are made of, by identity and snapshot: a table may join itself."""
 
-    tables: dict[str, tuple[Table, TableState]] = field(default_factory=dict)
-    _changed: dict[tuple[str, int], frozenset[str] | None] = field(default_factory=dict)
+    _tables: dict[tuple[str, int | None], tuple[Table, TableState]] = field(default_factory=dict)
+    _changed: dict[tuple[str, int, int | None], frozenset[str] | None] = field(default_factory=dict)
 
-    def read(self, model: IcebergSource, opening: Opening) -> TableState:
-        """Read the state of a table at the snapshot at which the run is pinned."""
+    def read(self, model: IcebergSource, opening: Opening) -> tuple[TableState, Schema]:
+        """Read the state and the schema of a table, at which the run is pinned."""
         table = load_table(opening.catalogs, model.catalog, model.table)
         reference = Reference(
             model.catalog, model.table, model.snapshot_id, model.branch, model.tag
@@ -168,16 +170,17 @@ class _Inputs:
                 )
             else:
                 state = read_state(table, int(pin.snapshot_id))
-        self.tables[state.uuid] = (table, state)
-        return state
+        self._tables[state.uuid, state.snapshot_id] = (table, state)
+        return state, table.schemas()[pin.schema_id]
 
     def is_same(self, then: Input, now: Input, partition: str | None) -> bool:
         """Return whether only snapshots that keep the rows are between two states."""
-        if then.table != now.table or then.snapshot_id is None or now.table not in self.tables:
+        place = (now.table, now.snapshot_id)
+        if then.table != now.table or then.snapshot_id is None or place not in self._tables:
             return False
-        key = (then.table, then.snapshot_id)
+        key = (then.table, then.snapshot_id, now.snapshot_id)
         if key not in self._changed:
-            table, state = self.tables[now.table]
+            table, state = self._tables[place]
             with asking_catalog(f"{table.name()}: cannot read the history"):
                 self._changed[key] = find_changed(table, state, then.snapshot_id)
         changed = self._changed[key]
@@ -192,6 +195,7 @@ def look_up(request: Request) -> Materialization:
     """
     inputs = _Inputs()
     state, fields = _read_source(request, inputs)
+    sides, side_fields = _read_sides(request, inputs)
     dataset = request.experiment.spec.dataset
     where = expressions.parse(dataset.where) if dataset.where else None
     window, others = split_where(where, state.dimensions, request.source.schema)
@@ -201,12 +205,12 @@ def look_up(request: Request) -> Materialization:
         request.place,
         source=state.uuid,
         columns=fields,
+        sides=side_fields,
         where=[each.text for each in others],
         layout=Layout(
             bucket_by=step.bucket_by, buckets=step.buckets, sort_by=tuple(step.sort_by or ())
         ),
     )
-    sides = tuple(_read_sides(request, inputs))
     wanted = {
         key: Covered(inputs=(_to_input(state, state.partitions[key]), *sides), window=text)
         for key, text in window.judge(state.partitions).items()
@@ -284,17 +288,17 @@ def _read_source(request: Request, inputs: _Inputs) -> tuple[TableState, list[Re
         state = _read_whole(request.experiment.spec.dataset, request.source)
         kinds = {name: request.source.schema.field(name).type for name in request.columns}
         return state, [ReadColumn(name=n, field_id=None, type=str(t)) for n, t in kinds.items()]
-    state = inputs.read(model, request.opening)
-    table, _ = inputs.tables[state.uuid]
-    snapshot = table.snapshot_by_id(state.snapshot_id) if state.snapshot_id else None
-    follows = not model.snapshot_id and not model.tag
-    schema = table.schema()
-    if snapshot is not None and snapshot.schema_id is not None and not follows:
-        schema = table.schemas()[snapshot.schema_id]
-    fields = [schema.find_field(name) for name in request.columns]
-    return state, [
+    state, schema = inputs.read(model, request.opening)
+    return state, _find_columns(schema, request.columns)
+
+
+def _find_columns(schema: Schema, names: Iterable[str]) -> list[ReadColumn]:
+    """Return columns of a table by their names; those that it lacks are left out."""
+    fields = {field.name: field for field in schema.fields}
+    found = (fields[name] for name in names if name in fields)
+    return [
         ReadColumn(name=each.name, field_id=each.field_id, type=str(each.field_type))
-        for each in fields
+        for each in found
     ]
 
 
@@ -316,18 +320,26 @@ def _read_whole(choice: SourceChoice, source: Source) -> TableState:
     )
 
 
-def _read_sides(request: Request, inputs: _Inputs) -> Iterator[Input]:
+def _read_sides(
+    request: Request, inputs: _Inputs
+) -> tuple[tuple[Input, ...], list[list[ReadColumn]]]:
+    """Return the side tables, and the columns that are read of each Iceberg table among them."""
+    found: list[Input] = []
+    columns: list[list[ReadColumn]] = []
     steps = request.experiment.spec.pipeline[: request.place]
     for step, transform in zip(steps, request.transforms, strict=True):
-        choice = step.config.find_side_table()
-        if choice is None:
+        choice, side = step.config.find_side_table(), transform.side_table
+        if choice is None or side is None:
             continue
-        if choice.iceberg is not None:
-            state = inputs.read(choice.iceberg, request.opening)
-            yield _to_input(state, state)
-        elif transform.side_table is not None:
-            side = transform.side_table
-            yield Input(table=side.place or side.description, fingerprint=side.digest)
+        if choice.iceberg is None:
+            found.append(Input(table=side.place or side.description, fingerprint=side.digest))
+            continue
+        state, schema = inputs.read(choice.iceberg, request.opening)
+        found.append(_to_input(state, state))
+        assert isinstance(step.config, SideTableStep), "only these have a side table"
+        where = expressions.parse(step.config.where).columns if step.config.where else ()
+        columns.append(_find_columns(schema, (*side.schema.names, *sorted(where))))
+    return tuple(found), columns
 
 
 def _to_input(table: TableState, rows: TableState | PartitionState) -> Input:

@@ -37,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadColumn:
-    """A column of the source that the steps read.
+    """A column, of the source or of a side table, that the steps read.
 
     Attributes:
         field_id: Iceberg's id of the column; None for other sources.
@@ -85,6 +85,7 @@ def build_recipe(
     *,
     source: str,
     columns: Iterable[ReadColumn],
+    sides: Iterable[Iterable[ReadColumn]] = (),
     where: Sequence[str],
     layout: Layout,
 ) -> Recipe:
@@ -94,6 +95,7 @@ def build_recipe(
         num_steps: steps before `materialize`.
         source: identity of the table, which stays if the table is renamed.
         columns: columns that these steps read or pass on.
+        sides: columns that are read of each Iceberg table that is joined.
         where: conditions of `dataset.where` on rows, without those that choose partitions.
     """
     config = run_config(experiment)
@@ -105,7 +107,8 @@ def build_recipe(
         "semantics": [SEMANTICS_VERSION, config["version"]],
         "source": source,
         "reading": _list_reading(config["dataset"]),
-        "columns": {column.name: [column.field_id, column.type] for column in columns},
+        "columns": _name_columns(columns),
+        "sides": [_name_columns(side) for side in sides],
         "where": sorted(where),
         "steps": [_trim_step(step) for step in config.get("pipeline", ())[:num_steps]],
         "rowKey": list(experiment.spec.dataset.row_key or ()),
@@ -118,6 +121,10 @@ def build_recipe(
         },
     }
     return Recipe(parts={name: part for name, part in parts.items() if part})
+
+
+def _name_columns(columns: Iterable[ReadColumn]) -> dict[str, Any]:
+    return {column.name: [column.field_id, column.type] for column in columns}
 
 
 def _list_reading(dataset: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -241,6 +242,35 @@ def test_a_changed_side_table_has_all_days_computed(world: World) -> None:
     assert changed == {"01": "side", "02": "side", "03": "side"}
     users = {row["user_id"] for row in _read(world.plan(pipeline=pipeline), "output")}
     assert users == {11, 12, 13}
+
+
+@pytest.mark.parametrize("columns", [["a"], None], ids=["named", "all"])
+def test_other_columns_of_a_side_table_are_another_recipe(
+    world: World, columns: list[str] | None
+) -> None:
+    types = [(name, pa.int64()) for name in ("user_id", "a", "b")]
+    side = world.catalog.create_table("db.side", pa.schema(types))
+    users = pa.array(range(20), pa.int64())
+    side.append(pa.table({"user_id": users, "a": users, "b": pc.add(users, 100)}))
+    table = {"catalog": "lake", "table": "db.side"}
+    join = {"iceberg": table, "keys": ["user_id"], "how": "Inner", "columns": columns}
+    pipeline = [{"join": {name: part for name, part in join.items() if part}}, MATERIALIZE]
+    world.make_ready(pipeline=pipeline)
+    side.update_schema().rename_column("a", "old").commit()
+    side.update_schema().rename_column("b", "a").commit()
+    world.make_ready(pipeline=pipeline)
+    rows = _read(world.plan(pipeline=pipeline), "output")
+    assert {row["a"] - row["user_id"] for row in rows} == {100}
+    assert ("old" in rows[0]) == (columns is None)
+
+
+def test_a_table_that_joins_its_own_past_has_new_days_computed(world: World) -> None:
+    past = str(world.source.refresh().current_snapshot().snapshot_id)  # type: ignore[union-attr]
+    table = {"catalog": "lake", "table": "db.source", "snapshotId": past}
+    pipeline = [{"antiJoin": {"iceberg": table, "keys": ["user_id", "day"]}}, MATERIALIZE]
+    world.make_ready(pipeline=pipeline)
+    world.add(1)
+    assert _missing(world.make_ready(pipeline=pipeline)) == {"01": "source"}
 
 
 def test_parquet_tables_are_kept_as_a_whole(world: World) -> None:
