@@ -100,6 +100,8 @@ def build_properties(catalog: CatalogModel) -> dict[str, str]:
     given = {name: value for name, value in given.items() if value}
     # Read at each opening: PyIceberg itself reads the environment when it is first imported.
     found = Config().get_catalog_config(catalog.name) or {}
+    # Secrets often end in a line break, which no property of a catalog does.
+    found = {name: v.strip() if isinstance(v, str) else v for name, v in found.items()}
     properties = _default_store() | merge_config(found, given)
     properties.setdefault("type", kind)
     warehouse = properties.get("warehouse", "")

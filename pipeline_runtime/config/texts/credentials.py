@@ -36,6 +36,7 @@ KEY_VALUE = re.compile(
     # linear in the length of the text; without lookbehind, since the CRD's RE2 runs it too.
     r"|(^|[^\w-])eyJ[\w-]{10,}\.[\w-]{10,}\."
 )
+_HEADER = re.compile(r"\bBearer [^\s'\"]+")
 # A name ends where the next one may begin; otherwise, a text of separators takes quadratic time.
 _QUERY_PAIR = re.compile(r"([?&;][^=&?;\s]*)=([^&\s]*)")
 # Tried only at the start of a run of a scheme's characters; otherwise, a long text takes seconds.
@@ -116,6 +117,7 @@ def hide_credentials(text: str) -> str:
     """Return the text without users, passwords and keys, for messages."""
     text = _USER_IN_URI.sub(lambda match: f"{match['scheme']}://…@", text)
     text = _QUERY_PAIR.sub(_hide_query_value, text)
+    text = _HEADER.sub("Bearer …", text)
     return KEY_VALUE.sub("…", text)
 
 

@@ -115,6 +115,12 @@ def test_missing_metadata_file_is_named(lake: Catalog) -> None:
             id="rest with OAuth at its own address",
         ),
         pytest.param(
+            Catalog(name="lake", uri="https://catalog"),
+            {"PYICEBERG_CATALOG__LAKE__TOKEN": "word\n"},
+            {"type": "rest", "uri": "https://catalog", "token": "word"},
+            id="token that ends in a line break",
+        ),
+        pytest.param(
             Catalog(name="lake", type="Sql"),
             {"PYICEBERG_CATALOG__LAKE__URI": "postgresql+psycopg2://u:p@db/iceberg"},
             {"type": "sql", "uri": "postgresql+psycopg2://u:p@db/iceberg"},
@@ -268,3 +274,10 @@ def test_names_agree_with_other_clients(lake: Catalog) -> None:
     assert lake.uri is not None
     other = SqlCatalog("lake", uri=lake.uri, warehouse=lake.warehouse)
     assert other.list_tables("db") == [("db", "events")]
+
+
+def test_a_refused_header_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "first-line\nsecond-line")
+    with pytest.raises(SourceError) as caught:
+        open_catalog(Catalog(name="lake", uri="http://127.0.0.1:9/"))
+    assert "line" not in str(caught.value)
