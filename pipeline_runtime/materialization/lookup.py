@@ -163,15 +163,16 @@ class _Inputs:
             model.catalog, model.table, model.snapshot_id, model.branch, model.tag
         )
         pin = opening.pins.pin(reference, table.metadata)
+        schema = table.schemas()[pin.schema_id]
         with asking_catalog(describe(model.catalog, f"read the metadata of {model.table!r}")):
             if pin.snapshot_id is None:
                 state = TableState(
                     uuid=pin.table_uuid, snapshot_id=None, dimensions=(), partitions={}
                 )
             else:
-                state = read_state(table, int(pin.snapshot_id))
+                state = read_state(table, int(pin.snapshot_id), schema)
         self._tables[state.uuid, state.snapshot_id] = (table, state)
-        return state, table.schemas()[pin.schema_id]
+        return state, schema
 
     def is_same(self, then: Input, now: Input, partition: str | None) -> bool:
         """Return whether only snapshots that keep the rows are between two states."""

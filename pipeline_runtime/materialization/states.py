@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionField
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 _FINGERPRINT_CHARS = 16  # of a SHA-256, as of the run's hash
@@ -72,15 +73,20 @@ class TableState:
         return _digest(f"{key}\n{each.fingerprint}" for key, each in self.partitions.items())
 
 
-def read_state(table: Table, snapshot_id: int | None = None) -> TableState:
+def read_state(
+    table: Table, snapshot_id: int | None = None, schema: Schema | None = None
+) -> TableState:
     """Read the state of a snapshot, or of the newest one.
+
+    Args:
+        schema: names the columns of the dimensions; None for the table's current one.
 
     Raises what PyIceberg raises, so call it within `asking_catalog`.
     """
     if snapshot_id is None and (snapshot := table.current_snapshot()):
         snapshot_id = snapshot.snapshot_id
     tasks = list(table.scan(snapshot_id=snapshot_id).plan_files()) if snapshot_id else []
-    keys = _Keys(table, {task.file.spec_id for task in tasks})
+    keys = _Keys(table, {task.file.spec_id for task in tasks}, schema)
     lines: defaultdict[str, list[str]] = defaultdict(list)
     rows: defaultdict[str, int] = defaultdict(int)
     num_bytes: defaultdict[str, int] = defaultdict(int)
@@ -148,9 +154,11 @@ class _Keys:
             partitions.
     """
 
-    def __init__(self, table: Table, spec_ids: set[int] | None) -> None:
+    def __init__(
+        self, table: Table, spec_ids: set[int] | None, schema: Schema | None = None
+    ) -> None:
         self._specs = table.specs()
-        self._schema = table.schema()
+        self._schema = schema or table.schema()
         found = {_list_signature(_list_fields(self._specs[number])) for number in spec_ids or ()}
         self._is_whole = spec_ids is not None and (len(found) != 1 or found == {()})
         self.dimensions: tuple[Dimension, ...] = ()

@@ -273,6 +273,16 @@ def test_a_table_that_joins_its_own_past_has_new_days_computed(world: World) -> 
     assert _missing(world.make_ready(pipeline=pipeline)) == {"01": "source"}
 
 
+def test_an_older_snapshot_is_chosen_by_its_own_names(world: World) -> None:
+    past = str(world.source.refresh().current_snapshot().snapshot_id)  # type: ignore[union-attr]
+    for old, new in (("label", "x"), ("day", "label")):
+        world.source.update_schema().rename_column(old, new).commit()
+    table = {"catalog": "lake", "table": "db.source", "snapshotId": past}
+    found = world.plan(dataset={"iceberg": table, "where": "label = 0"}).materialization
+    assert found is not None
+    assert len(found.wanted) == 2
+
+
 def test_parquet_tables_are_kept_as_a_whole(world: World) -> None:
     pq.write_table(make_rows(1), world.folder / "in.parquet")
     document = world.document()
