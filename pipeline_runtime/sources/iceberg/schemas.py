@@ -222,7 +222,8 @@ def _project(array: pa.Array, stored: pa.Field, wanted: pa.Field) -> pa.Array:
             [keys, items], fields=[target.key_field, target.item_field]
         )
         return _with_children(array, target, [entries])
-    return _cast(pa.chunked_array([array]), target).chunk(0)
+    # The cast of no items has no chunk.
+    return _cast(pa.chunked_array([array]), target).combine_chunks()
 
 
 def _project_struct(

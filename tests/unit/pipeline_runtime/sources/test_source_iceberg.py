@@ -18,6 +18,7 @@ from pyiceberg.types import (
     IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
@@ -83,6 +84,20 @@ def test_rows_equal_those_written(
     assert read_all(source, ["country", "user"]).column_names == ["country", "user"]
     units = source.scan(()).units
     assert sum(part.num_rows for unit in units for part in source.read(unit, [], max_rows)) == 60
+
+
+@pytest.mark.parametrize("values", [[[], None], [None, None]])
+def test_lists_and_maps_without_any_item_are_read(
+    lake: Lake, values: list[list[str] | None]
+) -> None:
+    fields = (
+        NestedField(1, "list", ListType(2, StringType(), element_required=False)),
+        NestedField(3, "map", MapType(4, StringType(), 5, StringType(), value_required=False)),
+    )
+    table = lake.create("empty", Schema(*fields))
+    columns = {"list": values, "map": values}
+    table.append(pa.table(columns, schema=table.schema().as_arrow()))
+    assert rows_of(read_all(lake.open("empty"))) == rows_of(table.scan().to_arrow())
 
 
 def test_copy_in_another_process_reads_chosen_rows(lake: Lake, table: Table) -> None:
