@@ -299,6 +299,7 @@ class _Promotion:
                     "table": each.name,
                     "uuid": str(each.table.metadata.table_uuid),
                     "snapshot": each.snapshot_id,
+                    "keys": [list(each.left_keys), list(each.right_keys)],
                 }
                 for each in self.staging
             ],

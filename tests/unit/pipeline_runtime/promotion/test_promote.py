@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -165,6 +166,14 @@ def test_repeated_promotion_does_nothing(lake: PromotionLake) -> None:
     assert (lake.head(), lake.stored()) == (head, stored)
     # The next day needs no permission to replace values: its column is empty.
     assert not lake.promote(staging, days=[SECOND]).is_repeated
+
+
+def test_promotion_by_other_keys_is_no_repetition(lake: PromotionLake) -> None:
+    staging = lake.create_staging("db.ctr", feature_rows(main_rows()))
+    lake.promote(replace(staging, left_keys=("day", "clicks", "item")))  # not the user
+    assert not lake.promote(staging, replaces=True).is_repeated
+    for row in lake.rows():
+        assert row["ctr"] == (None if row["user"] is None else 0.5 + row["clicks"])
 
 
 def test_only_changed_files_are_joined_again(scripted: PromotionLake) -> None:
