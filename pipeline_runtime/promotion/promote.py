@@ -162,6 +162,7 @@ class _Promotion:
                 reads=[column.name for column in table.schema().fields],
                 writes=schema,
                 change=lambda rows, task=task: self._join(task, rows),  # type: ignore[misc]
+                replaces=[column for each in self.staging for column in each.columns],
             )
             added += [file] if file is not None else []
         self._finish()

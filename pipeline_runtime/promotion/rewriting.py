@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipeline_runtime.iceberg.files import DataFileRecord, TableLayout, writing_file
+from pipeline_runtime.iceberg.files import UNSORTED, DataFileRecord, TableLayout, writing_file
 from pipeline_runtime.promotion.partitions import Fingerprint, fingerprint
 from pipeline_runtime.sources.iceberg import IcebergTable, open_snapshot
 
@@ -67,6 +67,7 @@ class FileRewriter:
         reads: Sequence[str],
         writes: Schema,
         change: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+        replaces: Collection[str] = (),
     ) -> DataFile | None:
         """Return the new data file of an old one; None if it would be empty.
 
@@ -75,6 +76,7 @@ class FileRewriter:
             reads: the columns to read.
             writes: the columns of the new file.
             change: called with rows of `reads`; returns as many rows with the columns of `writes`.
+            replaces: columns with other values; an order by them is lost.
         """
         layout = replace(
             TableLayout.of(table), schema=writes, spec=table.specs()[task.file.spec_id]
@@ -82,12 +84,13 @@ class FileRewriter:
         key = fingerprint(task), str(writes)
         if key not in self.written:
             rows = (change(part) for part in read_rows(source, [task], reads))
-            self.written[key] = self._write(layout, task.file, rows)
+            order = _find_order(table, task.file, {writes.find_field(n).field_id for n in replaces})
+            self.written[key] = self._write(layout, task.file, rows, order)
         record = self.written[key]
         return None if record is None else layout.build_data_file(record)
 
     def _write(
-        self, layout: TableLayout, old: DataFile, parts: Iterator[pa.Table]
+        self, layout: TableLayout, old: DataFile, parts: Iterator[pa.Table], order: int
     ) -> DataFileRecord | None:
         first = next(parts, None)
         if first is None:
@@ -99,11 +102,19 @@ class FileRewriter:
         with writing_file(layout, path, _COMPRESSION) as writer:
             for part in itertools.chain([first], parts):
                 writer.write(part.select(arrow_schema.names).cast(arrow_schema))
-            # The rows keep their order. A schema without a column of the order has no such order.
+            # The rows keep the order that they had.
             record = writer.finish(is_sorted=False)
         return record.model_copy(
             update={
                 "partition": layout.encode_partition(values),
-                "sort_order_id": old.sort_order_id or 0,
+                "sort_order_id": order,
             }
         )
+
+
+def _find_order(table: Table, file: DataFile, replaced: Collection[int]) -> int:
+    """Return the id of a file's sort order, unless it is by columns that are replaced."""
+    order = table.metadata.sort_order_by_id(file.sort_order_id or UNSORTED)
+    if order is None or any(part.source_id in replaced for part in order.fields):
+        return UNSORTED
+    return int(order.order_id)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from facts import assert_told
@@ -21,10 +22,12 @@ from promotion_lake import (
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
 
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.iceberg.commits import CommitUnknown, Retrying
+from pipeline_runtime.iceberg.files import TableLayout, writing_file
 from pipeline_runtime.promotion.staging import StagingTable
 
 FIRST, SECOND = "2026-01-01", "2026-01-02"
@@ -174,6 +177,27 @@ def test_promotion_by_other_keys_is_no_repetition(lake: PromotionLake) -> None:
     assert not lake.promote(staging, replaces=True).is_repeated
     for row in lake.rows():
         assert row["ctr"] == (None if row["user"] is None else 0.5 + row["clicks"])
+
+
+def test_replaced_columns_leave_no_order(lake: PromotionLake) -> None:
+    with lake.main.update_sort_order() as order:
+        order.asc("clicks", IdentityTransform())
+    lake.main.delete()
+    layout = TableLayout.of(lake.main)
+    rows = [row for row in main_rows() if row["day"] == DAY_1 and row["user"] is None]
+    path = layout.locate("", "sorted.parquet")
+    with writing_file(layout, path, "zstd") as writer:
+        writer.write(pa.Table.from_pylist(rows, schema=layout.build_arrow_schema()))
+        record = writer.finish(is_sorted=True)
+    with lake.main.transaction() as change, change.update_snapshot().fast_append() as snapshot:
+        snapshot.append_data_file(layout.build_data_file(record))
+    for column, kind, is_kept in (("ctr", None, True), ("clicks", LongType(), False)):
+        found = {key: rows[0][key] for key in ("day", "user", "item")} | {column: 5}
+        name = f"db.{column}"
+        staging = lake.create_staging(name, [found], column=column, kind=kind)
+        lake.promote(staging, replaces=True)
+        [task] = lake.main.scan().plan_files()
+        assert bool(task.file.sort_order_id) == is_kept
 
 
 def test_only_changed_files_are_joined_again(scripted: PromotionLake) -> None:
