@@ -398,14 +398,24 @@ def create_table(
 
     Args:
         location: its folder; None leaves it to the catalog.
+
+    Raises OutputRefused if the catalog knows no folder for it.
     """
-    return catalog.create_table_transaction(
-        name,
-        convert_schema(wanted.schema),
-        location=location,
-        partition_spec=build_spec(wanted),
-        sort_order=build_order(wanted),
-    )
+    try:
+        return catalog.create_table_transaction(
+            name,
+            convert_schema(wanted.schema),
+            location=location,
+            partition_spec=build_spec(wanted),
+            sort_order=build_order(wanted),
+        )
+    except ValueError as error:
+        if "No default path" not in str(error):
+            raise
+        raise OutputRefused(
+            f"spec.catalogs[{catalog.name}].warehouse: must be set to create {name}, since its "
+            "namespace has no location either, but is absent. Set it to the URI of a folder"
+        ) from error
 
 
 def check_namespace(catalog: Catalog, name: str) -> None:

@@ -55,7 +55,7 @@ from pipeline_runtime.sample_data.options import SampleDataOptions, SampleDataSu
 from pipeline_runtime.sample_data.population import Int64Array, Population, build_population
 
 # Raise it with any change to the rows or the layout: directories of another version are rewritten.
-LAKE_VERSION: Final = 1
+LAKE_VERSION: Final = 2
 MANIFEST_NAME: Final = "_lastmile_lake.json"
 CATALOG: Final = "lake"
 CATALOG_FILE: Final = "catalog.db"
@@ -179,6 +179,8 @@ def _folder(directory: Path, layout: SampleTable) -> Path:
 
 def _drop_tables(catalog: SqlCatalog, directory: Path) -> None:
     catalog.create_namespace_if_not_exists(NAMESPACE)
+    location = f"file://{directory / WAREHOUSE / NAMESPACE}"  # of tables that others create here
+    catalog.update_namespace_properties(NAMESPACE, updates={"location": location})
     for layout in LAYOUTS:
         name = (NAMESPACE, layout.name)
         with suppress(NoSuchTableError):

@@ -70,6 +70,11 @@ def _hash_files(directory: Path) -> dict[str, str]:
     }
 
 
+def test_new_tables_lie_beside_the_sample(small: Path, catalog: SqlCatalog) -> None:
+    location = catalog.load_namespace_properties("sample")["location"]
+    assert location == f"file://{small}/{WAREHOUSE}/sample"
+
+
 def test_the_same_options_give_the_same_files(tmp_path: Path, small: Path) -> None:
     write_lake(tmp_path, SMALL)
     assert _hash_files(tmp_path) == _hash_files(small)

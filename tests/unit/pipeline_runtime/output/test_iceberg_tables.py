@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -192,6 +193,14 @@ def test_a_table_of_another_form_is_refused(
 def test_a_missing_namespace_is_refused(tmp_path: Path, lake: SqlCatalog) -> None:
     with pytest.raises(OutputRefused, match="nowhere"):
         settings(tmp_path, rows(4), table="nowhere.t").finish()
+
+
+def test_a_catalog_without_a_place_for_new_tables_is_refused(
+    tmp_path: Path, lake: SqlCatalog
+) -> None:
+    model = Catalog(name="lake", type="Sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    with pytest.raises(OutputRefused, match=re.escape("spec.catalogs[lake].warehouse")):
+        settings(tmp_path, rows(4), model=model).finish()
 
 
 def is_killed(job: WrittenIceberg, at: int, *, after: bool, resume: bool = False) -> bool:
