@@ -50,7 +50,9 @@ def test_the_demo_promotes_a_feature_and_rolls_it_back(
         known.get((row["user_id"], row["day"])) for row in rows
     ]
     assert any(row["recent_count"] for row in rows)
-    assert _load("clicks-promoted").checksum == first.checksum
+    retrained = _load("clicks-promoted")
+    assert retrained.checksum == first.checksum
+    assert _auc(retrained) == pytest.approx(_auc(staged), abs=1e-3)
 
     _run(*rolled_back)
     assert _list_files() == old_files
