@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here

@@ -120,7 +120,7 @@ for _name, _summary in {
     "runs": "List runs, of this machine or of a store.",
     "compare": "Compare runs: what differs, and whether it is more than noise.",
     "clean": "Delete old runs or their checkpoints.",
-    "materializations": "List, describe and delete tables of kept rows.",
+    "materializations": "List, show and delete tables of kept rows.",
     "export": "Write the trained model of a run to a file.",
     "report": "Print a run's summary, and build its report.html again.",
 }.items():

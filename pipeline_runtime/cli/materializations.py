@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # these import Arrow, which --help does without
     from pipeline_runtime.materialization.tables import CacheTable, Files
 
 materializations = typer.Typer(
-    help="List, describe and delete the tables of a manifest's step materialize.",
+    help="List, show and delete the tables of a manifest's step materialize.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -127,7 +127,7 @@ class SampleBuckets(SpecModel):
     """A sample of the buckets of a table: of the values of the column that it is bucketed by."""
 
     percent: HoldoutPercent
-    """Share of the buckets to read, rounded up to whole buckets: more than 0, less than 100."""
+    """Share of the buckets to read, rounded up to whole buckets: more than 0, at most 50."""
     seed: Seed = 0
     """Seed of the choice. Tables that are sampled with the same seed keep the same values."""
 

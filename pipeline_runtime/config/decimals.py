@@ -39,7 +39,7 @@ def check_percent(value: int | str) -> int | str:
         return _shorten(value)
     raise rule_error(
         f"must be a percentage from 0 to 100 with at most {_MAX_PERCENT_DIGITS} digits after the "
-        f"point, got {value!r}; write it like 5 or '0.5'"
+        f"point, got {_show(value)}; write it like 5 or '0.5'"
     )
 
 
@@ -49,8 +49,13 @@ def check_holdout_percent(value: int | str) -> int | str:
         return _shorten(value)
     raise rule_error(
         f"must be a percentage above 0 and at most {MAX_HOLDOUT_PERCENT} with at most "
-        f"{_MAX_PERCENT_DIGITS} digits after the point, got {value!r}; write it like 5 or '0.5'"
+        f"{_MAX_PERCENT_DIGITS} digits after the point, got {_show(value)}; write it like 5 or "
+        "'0.5'"
     )
+
+
+def _show(value: int | str) -> str:
+    return repr(value[:80] if isinstance(value, str) else value)
 
 
 def _is_percent(value: int | str, pattern: str, *, lowest: int, highest: int) -> bool:

@@ -175,7 +175,10 @@ def test_pools_of_one_process_name_their_readers_apart(
     assert len(names) == len(set(names)) == 4
 
 
-def test_readers_end_with_their_feeds(open_feed: Open, opened: list[ProcessReaders]) -> None:
+def test_readers_end_with_their_feeds(
+    open_feed: Open, opened: list[ProcessReaders], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_readers, "_END_SECONDS", 60.0)  # else they are killed
     chunks = open_feed(make_pipeline(), Sending()).chunks(Waited())
     next(chunks)
     assert opened[0]._pool is not None
