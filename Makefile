@@ -41,6 +41,7 @@ test: setup ## Run the tests that each change must pass, in two processes (ARGS=
 
 test-slow: setup ## Run the slow tests: rarer faults, benchmarks, long runs in pods (SHARD=1 to 5: a fifth of them)
 	@$(CHECK_SHARD)$(TESTS) tests/contract tests/integration tests/e2e -m "slow and not alone" $(if $(SHARD),--splits $(SHARDS) --group $(SHARD) --splitting-algorithm least_duration) $(ARGS)
+	$(if $(SHARD),,@$(TESTS) tests/unit -m slow $(ARGS))
 
 test-nightly: test ## Run all tests, ten times the examples, 10,000 bad specs, 2,000 mutated files, an operator killed 1,000 times (LASTMILE_KILLS)
 	@$(MAKE) --no-print-directory test-slow
