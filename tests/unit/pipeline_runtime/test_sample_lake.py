@@ -166,6 +166,7 @@ def _fill(column: pa.ChunkedArray) -> FloatArray:
     return np.asarray(pc.fill_null(column, 0.0), np.float64)
 
 
+@pytest.mark.slow  # ten seconds: a regression on 80,000 rows, three times
 def test_both_joins_raise_the_auc(tmp_path: Path) -> None:
     write_lake(tmp_path, SampleDataOptions(rows=80_000))
     # Row numbers, since Arrow joins no lists.
