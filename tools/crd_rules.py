@@ -189,6 +189,8 @@ def _build_catalog_rules() -> Iterator[tuple[str, str]]:
         "has(self.catalogs) && self.catalogs.exists(catalog, catalog.name == {}.iceberg.catalog)"
     )
     yield "dataset", f"!has(self.dataset.iceberg) || ({known.format('self.dataset')})"
+    is_other = "!has(self.output) || !has(self.output.iceberg)"
+    yield "output", f"{is_other} || ({known.format('self.output')})"
     models = load_models().values()
     for model in (m for m in models if issubclass(m, SourceChoice) or "iceberg" in m.model_fields):
         side = f"step.{model.kind()}"

@@ -120,6 +120,10 @@ REFUSED: dict[str, tuple[Document, str]] = {
         {"dataset": {"parquet": {"uri": "x/"}, "iceberg": {"catalog": "m", "table": "a.b"}}},
         r"spec\.dataset: .*parquet, iceberg",
     ),
+    "an output in a catalog that is not listed": (
+        {"output": {"iceberg": {"catalog": "m", "table": "a.b"}}},
+        r"spec\.output: .*spec\.catalogs",
+    ),
     "a step of two kinds": (
         {"pipeline": [{"filter": {"where": "a"}, "drop": {"columns": ["a"]}}]},
         r"spec\.pipeline\[0\]: .*antiJoin, cast",
