@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.sources import Source, Unit
-from pipeline_runtime.sources.iceberg.table import IcebergTable, IcebergUnit
+from pipeline_runtime.sources.iceberg.reading import IcebergUnit
+from pipeline_runtime.sources.iceberg.table import IcebergTable
 from pipeline_runtime.sources.parquet import ParquetTable
 from pipeline_runtime.sources.parquet.footers import Footer
 from pipeline_runtime.sources.parquet.table import ParquetUnit

@@ -2,7 +2,7 @@
 
     open_source ─▶ catalogs (metadata) ─▶ pins (snapshot, schema) ─▶ table (IcebergTable)
     planner:  table ─▶ pruning, planning (files by PyIceberg) ─▶ footers and deletes (units)
-    workers:  table ─▶ sources.parquet (one row group) ─▶ schemas (columns by field id), deletes
+    workers:  table ─▶ sources.parquet (one row group) ─▶ reading (columns by field id), deletes
 
 Workers import no PyIceberg. They open data files and delete files by the file systems that the
 planner found, with its credentials.

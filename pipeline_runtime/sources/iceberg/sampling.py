@@ -13,7 +13,28 @@ from __future__ import annotations
 import hashlib
 import math
 
+from pipeline_runtime.config.dataset import SampleBuckets
 from pipeline_runtime.config.decimals import parse_percent
+from pipeline_runtime.errors import SourceError
+from pipeline_runtime.sources.base import Bucketing
+
+
+def choose_sample(
+    table: str, bucketing: Bucketing | None, sample: SampleBuckets | None
+) -> frozenset[int] | None:
+    """Return the buckets of a table to read; None: all rows are read.
+
+    Raises SourceError if a sample is wanted, but the table has no buckets.
+    """
+    if sample is None:
+        return None
+    if bucketing is None:
+        raise SourceError(
+            f"{table}: sampleBuckets: the table must be partitioned by buckets of a column, but is "
+            "not. Remove sampleBuckets and use a sample step, or bucket the table (ALTER TABLE … "
+            "ADD PARTITION FIELD bucket(64, COLUMN))"
+        )
+    return choose_buckets(bucketing.num_buckets, sample.percent, sample.seed)
 
 
 def choose_buckets(num_buckets: int, percent: int | str, seed: int) -> frozenset[int]:

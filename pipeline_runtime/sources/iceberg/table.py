@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import fs as pafs
 
@@ -34,19 +33,14 @@ from pipeline_runtime.sources.base import (
 )
 from pipeline_runtime.sources.filesystem import Location
 from pipeline_runtime.sources.gather import Int64s
-from pipeline_runtime.sources.iceberg.deletes import (
-    DeleteFile,
-    DeleteReader,
-    digest_positions,
-    live_rows,
-)
+from pipeline_runtime.sources.iceberg.deletes import DeleteReader, digest_positions, live_rows
 from pipeline_runtime.sources.iceberg.planning import PlannedFile, Planner, find_totals
-from pipeline_runtime.sources.iceberg.sampling import choose_buckets
+from pipeline_runtime.sources.iceberg.reading import IcebergUnit, Reading, read_windows, within
+from pipeline_runtime.sources.iceberg.sampling import choose_sample
 from pipeline_runtime.sources.iceberg.schemas import (
     FileColumns,
     Names,
     id_of,
-    project,
     read_defaults,
     strip_ids,
     to_arrow_schema,
@@ -63,29 +57,6 @@ from pipeline_runtime.sources.stores import find_info
 
 if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IcebergUnit(Unit):
-    """A row group of a data file. `num_rows` are the rows that are not deleted.
-
-    Attributes:
-        uri, store, path: see PlannedFile.
-        first_row: position in the file of the row group's first row.
-        num_stored: rows of the row group, with the deleted ones.
-        constants: values of columns, by field id, in a file that lacks the columns.
-        deletes: files with deleted rows of this row group; none if it has no deleted rows.
-        deleted: digest of the deleted positions; empty if there are none.
-    """
-
-    uri: str
-    store: str
-    path: str
-    first_row: int
-    num_stored: int
-    constants: Mapping[int, Any] = field(default_factory=dict, hash=False)
-    deletes: tuple[DeleteFile, ...] = ()
-    deleted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +216,7 @@ class IcebergTable:
         first_row = 0
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)
-            positions = _within(deleted, first_row, group.num_rows)
+            positions = within(deleted, first_row, group.num_rows)
             if index in surviving and len(positions) < group.num_rows:
                 yield IcebergUnit(
                     place=file.place,
@@ -357,24 +328,23 @@ class IcebergTable:
     ) -> Iterator[pa.Table]:
         """See Source. Raises SourceError if a file is gone, corrupt or changed."""
         unit = _cast(unit)
-        wanted = [self.columns.field(name) for name in columns]
         live = self._find_live(unit)
         if rows is not None:
             places = rows if live is None else live[rows]
             with self._opened(unit) as opened:
-                reading = _Reading.of(opened, wanted, self, unit)
+                reading = self._map_columns(opened, unit, columns)
                 table = opened.read_rows(
                     unit.index, reading.names, places, kernels=self.opener.kernels
                 )
                 yield reading.complete(table, len(rows))
             return
         with self._opened(unit) as opened:
-            reading = _Reading.of(opened, wanted, self, unit)
+            reading = self._map_columns(opened, unit, columns)
             if not reading.names:
                 for first in range(0, unit.num_rows, max_rows):
                     yield reading.complete(None, min(max_rows, unit.num_rows - first))
             elif unit.num_stored > max_rows:
-                yield from _read_windows(opened, unit, reading, max_rows, live)
+                yield from read_windows(opened, unit, reading, max_rows, live)
             elif live is None:
                 table = opened.read_row_group(unit.index, reading.names)
                 yield reading.complete(table, table.num_rows)
@@ -384,12 +354,22 @@ class IcebergTable:
                 )
                 yield reading.complete(table, len(live))
 
+    def _map_columns(self, opened: OpenFile, unit: IcebergUnit, columns: Sequence[str]) -> Reading:
+        found = FileColumns.of(opened.file.schema_arrow, self.names, unit.uri)
+        wanted = [self.columns.field(name) for name in columns]
+        return Reading(
+            wanted=wanted,
+            stored=[found.find(column) for column in wanted],
+            constants={**self.defaults, **unit.constants},
+            schema=pa.schema([self.schema.field(name) for name in columns]),
+        )
+
     def _find_live(self, unit: IcebergUnit) -> Int64s | None:
         """Return the positions of the unit's rows that are not deleted; None if all are there."""
         if not unit.deletes:
             return None
         deleted = self.deletes.find(unit.uri, unit.deletes, self.stores)
-        live = live_rows(unit.num_stored, _within(deleted, unit.first_row, unit.num_stored))
+        live = live_rows(unit.num_stored, within(deleted, unit.first_row, unit.num_stored))
         if len(live) != unit.num_rows:
             raise SourceError(
                 f"{unit.uri}: row group {unit.index} must have {unit.num_rows} rows left, as when "
@@ -414,81 +394,6 @@ class IcebergTable:
                 f"{unit.uri}: cannot read row group {unit.index} ({unit.num_stored} rows): "
                 f"{error}. The file is corrupt; restore it"
             ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """The columns to read of one file, and how to make the table's columns of them.
-
-    Attributes:
-        wanted: fields of the table, with ids.
-        stored: the file's field of each; None if the file lacks it.
-        constants: values of the lacking ones, by id.
-    """
-
-    wanted: Sequence[pa.Field]
-    stored: Sequence[pa.Field | None]
-    constants: Mapping[int, Any]
-    schema: pa.Schema
-
-    @classmethod
-    def of(
-        cls, opened: OpenFile, wanted: Sequence[pa.Field], table: IcebergTable, unit: IcebergUnit
-    ) -> _Reading:
-        found = FileColumns.of(opened.file.schema_arrow, table.names, unit.uri)
-        return cls(
-            wanted=wanted,
-            stored=[found.find(column) for column in wanted],
-            constants={**table.defaults, **unit.constants},
-            schema=pa.schema([table.schema.field(column.name) for column in wanted]),
-        )
-
-    @property
-    def names(self) -> list[str]:
-        """The names in the file of the columns to read."""
-        return [field.name for field in self.stored if field is not None]
-
-    def complete(self, table: pa.Table | None, num_rows: int) -> pa.Table:
-        """Return rows with the table's names, types and order, and constants for lacking columns.
-
-        Args:
-            table: the file's columns; None if it has none of them.
-        """
-        arrays = []
-        for wanted, stored, kind in zip(self.wanted, self.stored, self.schema.types, strict=True):
-            if stored is None:
-                scalar = pa.scalar(self.constants.get(id_of(wanted)), type=kind)
-                arrays.append(pa.chunked_array([pa.repeat(scalar, num_rows)], type=kind))
-            else:
-                assert table is not None
-                arrays.append(project(table.column(stored.name), stored, wanted))
-        if not arrays:
-            return pa.table({"": pa.nulls(num_rows)}).select([])  # knows its number of rows
-        return pa.Table.from_arrays(arrays, schema=self.schema)
-
-
-def _read_windows(
-    opened: OpenFile,
-    unit: IcebergUnit,
-    reading: _Reading,
-    max_rows: int,
-    live: Int64s | None,
-) -> Iterator[pa.Table]:
-    """Yield a long row group in parts, to bound memory; a part without rows is left out."""
-    first = 0
-    for window in opened.iter_row_group(unit.index, reading.names, max_rows):
-        num_stored = window.num_rows
-        if live is not None:
-            window = window.take(pa.array(_within(live, first, num_stored)))
-        first += num_stored
-        if window.num_rows:
-            yield reading.complete(window, window.num_rows)
-
-
-def _within(positions: Int64s, first: int, count: int) -> Int64s:
-    """Return the ascending positions in [first, first + count), relative to the first."""
-    start, stop = np.searchsorted(positions, (first, first + count))
-    return positions[start:stop] - first
 
 
 def _cast(unit: Unit) -> IcebergUnit:
@@ -520,24 +425,10 @@ def build_table(
         columns=columns,
         schema=strip_ids(columns),
         bucketing=planner.find_bucketing(),
-        sampled=_choose_sample(name, planner.find_bucketing(), sample),
+        sampled=choose_sample(name, planner.find_bucketing(), sample),
         defaults=read_defaults(metadata.schema()),
         names=to_names(mapping.root) if mapping is not None else None,
         stores=planner.stores,
         opener=opener,
         planner=planner,
     )
-
-
-def _choose_sample(
-    name: str, bucketing: Bucketing | None, sample: SampleBuckets | None
-) -> frozenset[int] | None:
-    if sample is None:
-        return None
-    if bucketing is None:
-        raise SourceError(
-            f"{name}: sampleBuckets: the table must be partitioned by buckets of a column, but is "
-            "not. Remove sampleBuckets and use a sample step, or bucket the table (ALTER TABLE … "
-            "ADD PARTITION FIELD bucket(64, COLUMN))"
-        )
-    return choose_buckets(bucketing.num_buckets, sample.percent, sample.seed)
