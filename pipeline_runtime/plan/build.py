@@ -1,70 +1,31 @@
 """From an experiment to a physical plan: bind, push predicates and projections down, fuse.
 
-The order: the table is opened and its schema known; `dataset.where`, the split into training and
-evaluation and the pipeline's steps are bound to it one after another, every problem of every step
-collected; predicates prune units; columns that nothing uses are not read; adjacent steps become one
-stage. Pure but for opening tables (footers only), and the same with Ray or without.
+The order: `bound` opens the tables and binds the steps to their columns; predicates prune units;
+columns that nothing uses are not read; adjacent steps become one stage. Pure but for opening tables
+(footers only), and the same with Ray or without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
 
 import pyarrow as pa
 
-from pipeline_runtime import expressions
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
-from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
-from pipeline_runtime.expressions import Expression
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.materialization.lookup import Materialization
+from pipeline_runtime.plan.bound import Bound, BoundPlan, bind_tables, read_cache
 from pipeline_runtime.plan.consumers import Consumer, choose_consumer
 from pipeline_runtime.plan.engine import choose_delivery, resolve_order
-from pipeline_runtime.plan.materialized import (
-    check_place,
-    find_materialization,
-    find_place,
-    open_cache,
-)
-from pipeline_runtime.plan.model import (
-    FirstLook,
-    Plan,
-    PlannedStep,
-    Sharing,
-    Stage,
-    StreamPlan,
-)
+from pipeline_runtime.plan.materialized import find_materialization, find_place
+from pipeline_runtime.plan.model import FirstLook, Plan, PlannedStep, Sharing, Stage, StreamPlan
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
-from pipeline_runtime.plan.problems import Problems
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
-from pipeline_runtime.plan.side_table_loading import open_side_table
-from pipeline_runtime.plan.split import Split
-from pipeline_runtime.plan.step_lines import describe_step
-from pipeline_runtime.sources import ROW_ID_COLUMN, Identity, Opening, Source, open_source
-from pipeline_runtime.steps.base import (
-    INTERNAL_PREFIX,
-    BindContext,
-    Transform,
-    public_schema,
-)
-from pipeline_runtime.steps.binding import bind_pipeline, number_draws
-from pipeline_runtime.steps.filter.model import FilterStep
-from pipeline_runtime.steps.filter.transform import Filter
-
-# A step's live columns before the plan has worked them out.
-_ALL: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bound:
-    """A step while the plan is being made; `expression` is what it filters by, if it filters."""
-
-    step: PlannedStep
-    expression: Expression | None = None
-    pushed: Expression | None = None  # what may prune for it: implied by `expression`
+from pipeline_runtime.sources import Identity, Opening, Source
+from pipeline_runtime.steps.base import Transform, public_schema
+from pipeline_runtime.steps.binding import number_draws
 
 
 def build_plan(
@@ -98,49 +59,14 @@ def build_plan(
         pins=pins or Pins(),
         kernels=options.debug.kernels,
     )
-    decodes_pages = options.debug.kernels and options.debug.page_decoding
-    table = open_source(spec.dataset, replace(opening, decodes_pages=decodes_pages))
-    schema = _source_schema(spec, table)
-    context = BindContext(
-        open_side_table=lambda request: open_side_table(request, opening),
-        kernels=options.debug.kernels,
-        bucketing=table.bucketing,
-    )
-    problems = Problems()
-    problems.check_columns("spec.dataset.rowKey", spec.dataset.row_key, schema)
-    problems.check_columns("spec.dataset.requestColumns", spec.dataset.request_columns, schema)
-    request_key = (spec.dataset.request_key,) if spec.dataset.request_key else None
-    problems.check_columns("spec.dataset.requestKey", request_key, schema)
-    for field, names in (("rowKey", spec.dataset.row_key), ("requestKey", request_key)):
-        problems.check_hashable(f"spec.dataset.{field}", names, schema)
-    head = problems.collect(_bind_where, spec, schema) or []
-    splits = {role: problems.collect(_bind_split, spec, schema, role) for role in consumer.roles}
-    steps = problems.collect(_bind_steps, spec, schema, context) or []
-    drawn = [*(bound for split in splits.values() for bound in split or []), *steps]
-    problems.collect(_check_row_key, spec, table, drawn)
-    output = steps[-1].step.transform.output_schema if steps else schema
-    columns = None if problems.found else problems.collect(consumer.find_columns, output)
+    bound = bind_tables(spec, consumer, opening)
     place = find_place(spec)
-    if place is not None and not problems.found:
-        problems.collect(check_place, spec, place, [bound.step.transform for bound in steps])
-    problems.raise_if_any()
     materialization = None
     if place is not None:
-        materialization = _look_up(experiment, place, [*head, *steps], table, opening)
-    if materialization is not None and materialization.state == "Hit":
-        table = open_cache(materialization, replace(opening, decodes_pages=decodes_pages))
-        schema = steps[materialization.place].step.transform.output_schema
-        head, steps = [], steps[materialization.place + 1 :]
-        splits = {role: _bind_split(spec, schema, role) for role in consumer.roles}
-
-    def plan_stream(role: str, steps: Sequence[_Bound], columns: Sequence[str]) -> StreamPlan:
-        bound = [*head, *(splits[role] or []), *steps]
-        return _Stream(spec, consumer, table, schema, bound, tuple(columns)).build(role)
-
-    by_role = {role: _for_evaluation(steps) if role == "evaluation" else steps for role in splits}
-    streams = {role: plan_stream(role, by_role[role], columns or ()) for role in splits}
-    has_evaluation = "evaluation" in splits
-    matching = {role: plan_stream(role, (), ()) for role in splits} if has_evaluation else {}
+        materialization = _look_up(experiment, place, bound, opening)
+        if materialization.state == "Hit":
+            bound = read_cache(spec, bound, materialization, opening)
+    streams, matching = _plan_streams(spec, consumer, bound)
     main = next(iter(streams.values()))
     feed = consumer.choose_feed(main.stages)
     is_remote = main.scan.is_remote
@@ -150,7 +76,7 @@ def build_plan(
         streams=streams,
         matching=matching,
         consumer=consumer,
-        batch_columns=columns or (),
+        batch_columns=bound.columns,
         preserve_order=preserve_order,
         broadcast=options.debug.broadcast,
         prefetch=options.debug.prefetch,
@@ -164,123 +90,42 @@ def build_plan(
     )
 
 
-def _look_up(
-    experiment: DatasetExperiment,
-    place: int,
-    bound: Sequence[_Bound],
-    table: Source,
-    opening: Opening,
-) -> Materialization:
-    """Look up the rows that are kept after the steps before `materialize`.
+def _plan_streams(
+    spec: ExperimentSpec, consumer: Consumer, bound: BoundPlan
+) -> tuple[dict[str, StreamPlan], dict[str, StreamPlan]]:
+    """Return the stream of each role, and those that only look for rows of an evaluation."""
 
-    Args:
-        bound: `dataset.where`, if there is one, and all steps.
-    """
-    transforms = [each.step.transform for each in bound]
-    first = len(transforms) - len(experiment.spec.pipeline)
+    def plan(role: str, steps: Sequence[Bound], columns: tuple[str, ...]) -> StreamPlan:
+        every = [*bound.head, *bound.splits[role], *steps]
+        return _Stream(spec, consumer, bound.table, bound.schema, every, columns).build(role)
+
+    streams = {
+        role: plan(
+            role,
+            _for_evaluation(bound.steps) if role == "evaluation" else bound.steps,
+            bound.columns,
+        )
+        for role in bound.splits
+    }
+    has_evaluation = "evaluation" in bound.splits
+    return streams, {role: plan(role, (), ()) for role in bound.splits} if has_evaluation else {}
+
+
+def _look_up(
+    experiment: DatasetExperiment, place: int, bound: BoundPlan, opening: Opening
+) -> Materialization:
+    """Look up the rows that are kept after the steps before `materialize`."""
+    transforms = [each.step.transform for each in (*bound.head, *bound.steps)]
+    first = len(bound.head)
     kept = transforms[first + place].output_schema.names
     needed, _ = needed_columns(transforms[: first + place], kept)
-    columns = [name for name in table.schema.names if name in needed]
-    return find_materialization(experiment, place, transforms[first:], columns, table, opening)
-
-
-def _source_schema(spec: ExperimentSpec, table: Source) -> pa.Schema:
-    """Return the table's columns that the manifest wants, in its order."""
-    wanted = spec.dataset.source.wanted_columns
-    if wanted is None:
-        return pa.schema([field for field in table.schema if _is_readable(field.name)])
-    problems = Problems()
-    problems.check_columns(f"spec.dataset.{spec.dataset.source_kind}.columns", wanted, table.schema)
-    problems.raise_if_any()
-    return pa.schema([table.schema.field(name) for name in wanted])
-
-
-def _is_readable(name: str) -> bool:
-    """Return whether a column is data: Lastmile's own are not, except the identity."""
-    return name == ROW_ID_COLUMN or not name.startswith(INTERNAL_PREFIX)
-
-
-def _at(path: str, work: Callable[[], Any]) -> Any:
-    """Run a piece of binding; an expression's error becomes a problem of the field at `path`."""
-    try:
-        return work()
-    except ExpressionError as error:
-        raise ManifestError([Problem(path=path, message=str(error))]) from error
-
-
-def _bind_where(spec: ExperimentSpec, schema: pa.Schema) -> list[_Bound]:
-    where = spec.dataset.where
-    if where is None:
-        return []
-    path = "spec.dataset.where"
-    _at(path, lambda: expressions.check_boolean(expressions.parse(where), schema))
-    transform = Filter.bind(FilterStep(where=where), schema)
-    step = PlannedStep(path=path, kind="where", label=where, transform=transform, live=_ALL)
-    return [_Bound(step=step, expression=expressions.parse(where))]
-
-
-def _bind_split(spec: ExperimentSpec, schema: pa.Schema, role: str) -> list[_Bound]:
-    evaluation = spec.training.evaluation
-    if evaluation is None:
-        return []
-    path = "spec.training.evaluation"
-    problems = Problems()
-    problems.check_columns(f"{path}.by", evaluation.by, schema)
-    problems.check_hashable(f"{path}.by", evaluation.by, schema)
-    problems.raise_if_any()
-    transform = _at(f"{path}.where", lambda: Split.bind(evaluation, schema, role))
-    step = PlannedStep(
-        path=path, kind="split", label=_split_label(spec, role), transform=transform, live=_ALL
+    columns = [name for name in bound.table.schema.names if name in needed]
+    return find_materialization(
+        experiment, place, transforms[first:], columns, bound.table, opening
     )
-    where = transform.expression
-    if where is None:
-        return [_Bound(step=step)]
-    if role == "evaluation":
-        return [_Bound(step=step, pushed=where)]
-    return [_Bound(step=step, pushed=expressions.not_true(where))]
 
 
-def _split_label(spec: ExperimentSpec, role: str) -> str:
-    evaluation = spec.training.evaluation
-    assert evaluation is not None
-    held_out = evaluation.where or f"{evaluation.holdout_percent} % held out"
-    if role == "evaluation":
-        limit = f", at most {evaluation.max_rows:,} rows" if evaluation.max_rows else ""
-        return held_out + limit
-    return f"({held_out}) is not true" if evaluation.where else f"not: {held_out}"
-
-
-def _check_row_key(spec: ExperimentSpec, table: Source, drawn: Sequence[_Bound]) -> None:
-    """Raise ManifestError if rows are sampled by their places, and these do not last."""
-    is_position = table.identity.is_position and not spec.dataset.row_key
-    if not spec.dataset.source.needs_row_key or not is_position:
-        return
-    for bound in drawn:
-        if bound.step.transform.needs_row_hash:
-            message = (
-                f"must be set, because {bound.step.path} samples rows of {table.description}, "
-                "whose places change when the table is compacted. Name the columns that identify "
-                "a row"
-            )
-            raise ManifestError([Problem(path="spec.dataset.rowKey", message=message)])
-
-
-def _bind_steps(spec: ExperimentSpec, schema: pa.Schema, context: BindContext) -> list[_Bound]:
-    transforms = bind_pipeline(spec.pipeline, public_schema(schema), context)
-    bound = []
-    for index, (step, transform) in enumerate(zip(spec.pipeline, transforms, strict=True)):
-        planned = PlannedStep(
-            path=f"spec.pipeline[{index}]",
-            kind=step.kind,
-            label=describe_step(step),
-            transform=transform,
-            live=_ALL,
-        )
-        bound.append(_Bound(step=planned, expression=transform.predicate))
-    return bound
-
-
-def _for_evaluation(steps: Sequence[_Bound]) -> list[_Bound]:
+def _for_evaluation(steps: Sequence[Bound]) -> list[Bound]:
     """Return the steps for the rows that evaluate the model.
 
     Draws are numbered anew, so that a step that applies to training alone has no say in what a
@@ -302,7 +147,7 @@ class _Stream:
     consumer: Consumer
     table: Source
     schema: pa.Schema
-    bound: list[_Bound]
+    bound: list[Bound]
     columns: tuple[str, ...]
 
     def build(self, role: str) -> StreamPlan:
