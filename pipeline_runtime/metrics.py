@@ -333,16 +333,17 @@ def _cpu_ranks(snapshots: Iterable[RankSnapshot]) -> Metric:
 
 
 class MetricsServer:
-    """Serves a collector on a port until it is closed.
+    """Serves collectors on a port until it is closed.
 
     In a pod of a cluster, it listens on every address, and only on this port, where others expect
     it; LastmileError is raised if the port is taken. Elsewhere, it listens on loopback, and on a
     free port if this one is taken.
     """
 
-    def __init__(self, collector: Collector, port: int) -> None:
+    def __init__(self, collector: Collector, port: int, *others: Collector) -> None:
         registry = CollectorRegistry()
-        registry.register(collector)
+        for each in (collector, *others):
+            registry.register(each)
         is_pod = ROLE_VARIABLE in os.environ
         host = "0.0.0.0" if is_pod else "127.0.0.1"
         handler = MetricsHandler.factory(registry)

@@ -250,7 +250,7 @@ def _run(
             print(done, file=sys.stderr if as_json else sys.stdout)
             if as_json and not is_repeat:
                 print(done.summary)
-            _tell_table(json.loads(done.summary), as_json=as_json)
+            _tell_tables(json.loads(done.summary), as_json=as_json)
             return _Ended(code=EXIT_OK, summary=done.summary)
         summary = finished.summary.model_dump_json(by_alias=True, indent=2)
         if not as_json:
@@ -259,7 +259,7 @@ def _run(
         elif not is_repeat:
             print(summary)
         if finished.outcome.kind == "Complete":
-            _tell_table(finished.summary.model_dump(), as_json=as_json)
+            _tell_tables(json.loads(summary), as_json=as_json)
         for hint in finished.hints:
             print(hint, file=sys.stderr)
     outcome = finished.outcome
@@ -268,12 +268,23 @@ def _run(
     return _Ended(code=code, summary=summary, is_running=outcome.is_running)
 
 
-def _tell_table(summary: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print the table that the run wrote, if any; the operator reads this line in the log."""
+def _tell_tables(summary: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the table that the run wrote, if any, and in a pod also the tables that it read.
+
+    The operator reads these lines in the log, since the last metrics may be older than the end.
+    """
+    from pipeline_runtime.metrics import ROLE_VARIABLE
+    from pipeline_runtime.run.reported_tables import list_lines
+
+    stream = sys.stderr if as_json else sys.stdout
+    if os.environ.get(ROLE_VARIABLE):
+        for line in list_lines(summary):
+            print(line, file=stream)
     table = summary.get("output") or {}
     if {"rows", "files", "bytes"} <= table.keys():
         line = "output: rows={rows} files={files} bytes={bytes}".format_map(table)
-        print(line, file=sys.stderr if as_json else sys.stdout)
+        snapshot = f" snapshot={table['snapshotId']}" if table.get("snapshotId") else ""
+        print(f"{line}{snapshot}", file=stream)
 
 
 def _carry_out(

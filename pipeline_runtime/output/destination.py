@@ -75,7 +75,8 @@ class Destination(Protocol):
         It may be repeated by another attempt at the run.
 
         Args:
-            check_claim: raises if another attempt has taken the run over.
+            check_claim: called before each attempt at the commit of a catalog; raises if another
+                attempt has taken the run over.
 
         Raises OutputRefused if another table has appeared there since the run began, OutputError
         if a staged file is not what was recorded or the table cannot be committed now.

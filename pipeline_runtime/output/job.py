@@ -9,6 +9,7 @@ what was not recorded is done again.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -90,6 +91,7 @@ class Progress:
         recording_seconds: part of that time in which the driver was busy with records.
         files, num_bytes: what the merge has written of the table.
         merged_rows: rows in these files.
+        commits: commits that this attempt made.
         commit_retries: commits that were tried again, since another writer was faster.
     """
 
@@ -105,6 +107,7 @@ class Progress:
     files: int = 0
     num_bytes: int = 0
     merged_rows: int = 0
+    commits: int = 0
     commit_retries: int = 0
     files_planned: int = 0
     waited: Waited = field(default_factory=Waited)
@@ -195,7 +198,7 @@ class Job:
             self._check_claim()
             self.progress.phase = "Committing"
             on_progress(self.progress)
-            self._commit(files)
+            self._commit(files, on_progress)
         committed = self.finish()
         on_progress(self.progress)
         return committed
@@ -225,9 +228,17 @@ class Job:
         self.committed = committed
         return committed
 
-    def _commit(self, files: Sequence[StagedFile]) -> None:
+    def _commit(self, files: Sequence[StagedFile], on_progress: Callable[[Progress], None]) -> None:
+        progress, earlier, attempts = self.progress, self.progress.commit_retries, itertools.count()
+
+        def check() -> None:
+            self._check_claim()
+            progress.commit_retries = earlier + next(attempts)
+            on_progress(progress)
+
         commit = self.target.destination.commit
-        self.progress.commit_retries += commit(self.run, self.record, files, self._check_claim)
+        progress.commit_retries = earlier + commit(self.run, self.record, files, check)
+        progress.commits += 1
 
     def _spool(
         self,

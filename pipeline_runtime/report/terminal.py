@@ -78,6 +78,8 @@ class _SummaryPainter(Painter):
                 table.add_row(self.text("Replaced"), self.text(summary.output.replaced))
         for pin in summary.snapshots:
             table.add_row(self.text("Read"), self.text(pin.describe()))
+        if summary.materialization:
+            table.add_row(self.text("Kept rows"), self.text(summary.materialization.describe()))
         if summary.checkpoints.last:
             table.add_row(self.text("Last checkpoint"), self.text(summary.checkpoints.last))
         self.console.print(table)

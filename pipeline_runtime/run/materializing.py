@@ -55,6 +55,8 @@ def build_ready_plan(experiment: DatasetExperiment, options: RunOptions, build: 
     """
     plan = build(experiment)
     found = plan.materialization
+    if found is not None:
+        options.tables.begin(found)
     if found is None or found.state == "Hit":
         return plan
     began = time.monotonic()
@@ -69,6 +71,7 @@ def build_ready_plan(experiment: DatasetExperiment, options: RunOptions, build: 
             f"{found.table}: must have all rows of this run, which has just computed them, but "
             "another program has changed or deleted the table. Run again"
         )
+    options.tables.complete(plan.materialization)
     return plan
 
 
@@ -89,6 +92,7 @@ def materialize(
             )
             _sweep(table, found)
             _write(_Writing(plan=plan, found=found, keys=keys, table=table), needs_ray=needs_ray)
+            options.tables.add_complete(len(keys))
             options.show(f"materialize: {len(keys):,} partitions committed to {found.table}")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from pyarrow import fs as pafs
 
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
+from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.sources import Location
 
 # Data work needs one core, and the split's executor another. With one logical CPU, the second of
@@ -39,6 +40,7 @@ class RunOptions:
         code_paths: folders that the user's modules are imported from.
         function: the entrypoint, if it is a function of a notebook.
         show: takes lines about the work that precedes a run.
+        tables: what the run has found out about its Iceberg tables; metrics and summary show it.
     """
 
     output: Path
@@ -53,6 +55,7 @@ class RunOptions:
     verbose: bool = False
     function: Callable[[Any], object] | None = None
     show: Callable[[str], None] = field(default=lambda line: None, compare=False)
+    tables: ReportedTables = field(default_factory=ReportedTables, compare=False)
 
     @property
     def is_on_this_machine(self) -> bool:

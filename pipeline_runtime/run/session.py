@@ -39,6 +39,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import keep_pins
 from pipeline_runtime.run.places import check_apart
+from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.run.results import (
     begin_folder,
     build_planned,
@@ -101,11 +102,13 @@ def run_experiment(
         options,
         output=shown.absolute(),
         show=lambda line: watcher.on_reading(Reading(notes=(line,))),
+        tables=ReportedTables(),
     )
     add_code_paths(options.code_paths)
     check_apart(experiment, options)
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
         run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
+        options.tables.pins = run.basis.plan.pins
         keep_pins(run.basis.plan.pins, run.basis.run_location)
         watcher.on_prepared(run)
         with importing():
@@ -209,8 +212,10 @@ def _execute(run: ConsumerRun, control: Control, watcher: Watcher, log: RunLog) 
     """Execute the run with Ray, metrics and signal handlers set up around it."""
     from pipeline_runtime.metrics import MetricsServer
     from pipeline_runtime.run.metrics_file import keeping_metrics
+    from pipeline_runtime.run.table_metrics import TableCollector
 
-    server = MetricsServer(run.collector, control.options.metrics_port)
+    tables = TableCollector(control.options.tables)
+    server = MetricsServer(run.collector, control.options.metrics_port, tables)
     watcher.on_metrics_port(server.port)
     try:
         log.open(control.options.output, run.basis.run_location)

@@ -266,6 +266,27 @@ class Written(SummaryModel):
     )
 
 
+class Materialized(SummaryModel):
+    """The rows that the step `materialize` keeps for later runs."""
+
+    catalog: str = Field(description="Catalog of the cache table.")
+    table: str = Field(description="The cache table, as `namespace.table`.")
+    state: Literal["Hit", "Partial", "Miss"] = Field(
+        description="`Hit` if the table had all rows when the run began, `Miss` if it had none."
+    )
+    partitions: Count = Field(description="Partitions of the source that the run needs.")
+    complete_partitions: Count = Field(description="Those of them whose rows the table has.")
+    snapshot_id: str | None = Field(
+        default=None, description="Snapshot of the table with these rows; null: there is none yet."
+    )
+
+    def describe(self) -> str:
+        """Return the state and the table, for people."""
+        counts = f"{self.complete_partitions:,} of {self.partitions:,} partitions"
+        at = f" at snapshot {self.snapshot_id}" if self.snapshot_id else ""
+        return f"{self.state.lower()}; {counts} in {self.catalog}.{self.table}{at}"
+
+
 class Throughput(SummaryModel):
     """Throughput from the first batch to the last."""
 
@@ -369,6 +390,9 @@ class Summary(SummaryModel):
     snapshots: tuple[Pin, ...] = Field(
         default=(),
         description="The snapshots of the Iceberg tables that were read, sides included.",
+    )
+    materialization: Materialized | None = Field(
+        default=None, description="The rows that a step keeps; null: no step `materialize`."
     )
     steps: tuple[StepFlow, ...] = Field(
         default=(), description="Rows through the steps of the training stream."

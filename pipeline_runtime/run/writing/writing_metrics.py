@@ -77,6 +77,8 @@ class WritingCollector(Collector):
         yield GaugeMetricFamily(
             "lastmile_output_bytes", "Bytes of these files.", value=progress.num_bytes
         )
+        commits = "Commits of the table."
+        yield _count("lastmile_output_commits", commits, progress.commits)
         retries = "Commits that were tried again, because another writer was faster."
         yield _count("lastmile_output_commit_retries", retries, progress.commit_retries)
         phase = GaugeMetricFamily(

@@ -135,10 +135,20 @@ def test_rows_are_the_same_with_the_table(world: World) -> None:
     world.run(kept=False)
     wanted = world.rows()
     assert len(wanted) == 30
-    world.run()  # which computes and keeps the rows first, then reads them
+    first = world.run()  # which computes and keeps the rows first, then reads them
     assert world.rows() == wanted
     [cache] = world.caches
-    assert len(cache.metadata.snapshots) == 1
+    [snapshot] = cache.metadata.snapshots
+    second = world.run()
+    for finished, state in ((first, "Miss"), (second, "Hit")):
+        kept = finished.summary.materialization
+        assert kept is not None
+        assert f"{kept.catalog}.{kept.table}" == ".".join(("lake", *cache.name()))
+        assert (kept.state, kept.partitions, kept.complete_partitions) == (state, 2, 2)
+        assert kept.snapshot_id == str(snapshot.snapshot_id)
+        read = {pin.table: pin.snapshot_id for pin in finished.summary.snapshots}
+        assert read[kept.table] == kept.snapshot_id
+        assert read["db.source"] == str(world.source.metadata.current_snapshot_id)
 
 
 def test_a_plan_of_kept_rows_reads_the_table_alone(world: World) -> None:

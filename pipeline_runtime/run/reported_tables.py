@@ -1,0 +1,72 @@
+"""What a run has found out about its Iceberg tables, for the metrics, the summary and the log.
+
+`run.materializing` and the session fill it. The operator puts the same into the experiment's
+status: it reads the metrics (`table_metrics`) while the driver runs, and these lines at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the options of a run are known before these are imported
+    from pipeline_runtime.iceberg.pins import Pin
+    from pipeline_runtime.materialization.lookup import Materialization
+    from pipeline_runtime.report import Materialized
+
+
+@dataclass(slots=True)
+class ReportedTables:
+    """The snapshots that a run reads, and the rows that its step `materialize` keeps."""
+
+    pins: tuple[Pin, ...] = ()
+    materialization: Materialized | None = None
+
+    def begin(self, found: Materialization) -> None:
+        """Take the state of the cache table when the run begins."""
+        from pipeline_runtime.report import Materialized
+
+        self.materialization = Materialized(
+            catalog=found.step.iceberg.catalog,
+            table=found.table,
+            state=found.state,
+            partitions=len(found.wanted),
+            complete_partitions=len(found.wanted) - len(found.missing),
+            snapshot_id=_name_snapshot(found),
+        )
+
+    def add_complete(self, num_partitions: int) -> None:
+        """Count partitions that were committed."""
+        self._update(num_partitions, None)
+
+    def complete(self, found: Materialization) -> None:
+        """Take the snapshot that has all rows."""
+        self._update(len(found.wanted), _name_snapshot(found))
+
+    def _update(self, num_more: int, snapshot_id: str | None) -> None:
+        before = self.materialization
+        assert before is not None, "begin comes first"
+        complete = min(before.partitions, before.complete_partitions + num_more)
+        changes = {"complete_partitions": complete, "snapshot_id": snapshot_id}
+        self.materialization = before.model_copy(update=changes)
+
+
+def _name_snapshot(found: Materialization) -> str | None:
+    return None if found.snapshot_id is None else str(found.snapshot_id)
+
+
+def list_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each Iceberg table that a run read, and for the rows that it kept.
+
+    Args:
+        summary: the document of `summary.json`, of this release or an older one.
+    """
+    for pin in summary.get("snapshots") or ():
+        if pin["snapshotId"]:
+            yield "read: catalog={catalog} table={table} snapshot={snapshotId}".format_map(pin)
+    if kept := summary.get("materialization"):
+        yield (
+            "materialized: catalog={catalog} table={table} snapshot={snapshotId} state={state} "
+            "partitions={partitions} complete={completePartitions}".format_map(kept)
+        )

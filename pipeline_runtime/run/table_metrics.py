@@ -1,0 +1,53 @@
+"""The `lastmile_*` metrics about the Iceberg tables of a run, which the operator reads.
+
+Ids of snapshots are labels, since a sample's value is a float, which does not hold 64 bits. A run
+has one series per table, so they are as few as the run's pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pipeline_runtime.run.reported_tables import ReportedTables
+
+
+class TableCollector(Collector):
+    """A Prometheus collector over the tables of a run."""
+
+    def __init__(self, tables: ReportedTables) -> None:
+        self._tables = tables
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client.registry.Collector."""
+        pins, kept = self._tables.pins, self._tables.materialization
+        if pins:
+            read = GaugeMetricFamily(
+                "lastmile_read_snapshot_info",
+                "1 for each snapshot of an Iceberg table that the run reads.",
+                labels=["catalog", "table", "snapshot_id"],
+            )
+            for labels in {(pin.catalog, pin.table, pin.snapshot_id or "") for pin in pins}:
+                read.add_metric(labels, 1.0)
+            yield read
+        if kept is None:
+            return
+        info = GaugeMetricFamily(
+            "lastmile_materialization_info",
+            "1 for the cache table of the step materialize, and its state when the run began.",
+            labels=["catalog", "table", "snapshot_id", "state"],
+        )
+        info.add_metric([kept.catalog, kept.table, kept.snapshot_id or "", kept.state], 1.0)
+        yield info
+        yield GaugeMetricFamily(
+            "lastmile_materialization_partitions",
+            "Partitions of the source whose rows the run needs.",
+            value=kept.partitions,
+        )
+        yield GaugeMetricFamily(
+            "lastmile_materialization_complete_partitions",
+            "Partitions of these whose rows the cache table has.",
+            value=kept.complete_partitions,
+        )
