@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.catalog import Catalog
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.name_mapping import NameMapping
 
 State = Literal["Hit", "Partial", "Miss"]
 _MAX_NAMED = 5
@@ -156,8 +157,14 @@ class _Inputs:
     _tables: dict[tuple[str, int | None], tuple[Table, TableState]] = field(default_factory=dict)
     _changed: dict[tuple[str, int, int | None], frozenset[str] | None] = field(default_factory=dict)
 
-    def read(self, model: IcebergSource, opening: Opening) -> tuple[TableState, Schema]:
-        """Read the state and the schema of a table, at which the run is pinned."""
+    def read(
+        self, model: IcebergSource, opening: Opening, names: Iterable[str]
+    ) -> tuple[TableState, list[ReadColumn]]:
+        """Read the state and columns of a table, at which the run is pinned.
+
+        Args:
+            names: the columns; those that the table lacks are left out.
+        """
         table = load_table(opening.catalogs, model.catalog, model.table)
         reference = Reference(
             model.catalog, model.table, model.snapshot_id, model.branch, model.tag
@@ -171,8 +178,9 @@ class _Inputs:
                 )
             else:
                 state = read_state(table, int(pin.snapshot_id), schema)
+            mapping = table.name_mapping()
         self._tables[state.uuid, state.snapshot_id] = (table, state)
-        return state, schema
+        return state, _find_columns(schema, names, mapping)
 
     def is_same(self, then: Input, now: Input, partition: str | None) -> bool:
         """Return whether only snapshots that keep the rows are between two states."""
@@ -289,17 +297,22 @@ def _read_source(request: Request, inputs: _Inputs) -> tuple[TableState, list[Re
         state = _read_whole(request.experiment.spec.dataset, request.source)
         kinds = {name: request.source.schema.field(name).type for name in request.columns}
         return state, [ReadColumn(name=n, field_id=None, type=str(t)) for n, t in kinds.items()]
-    state, schema = inputs.read(model, request.opening)
-    return state, _find_columns(schema, request.columns)
+    return inputs.read(model, request.opening, request.columns)
 
 
-def _find_columns(schema: Schema, names: Iterable[str]) -> list[ReadColumn]:
-    """Return columns of a table by their names; those that it lacks are left out."""
+def _find_columns(
+    schema: Schema, names: Iterable[str], mapping: NameMapping | None
+) -> list[ReadColumn]:
     fields = {field.name: field for field in schema.fields}
-    found = (fields[name] for name in names if name in fields)
+    mapped = {each.field_id: each.model_dump(mode="json") for each in mapping or ()}
     return [
-        ReadColumn(name=each.name, field_id=each.field_id, type=str(each.field_type))
-        for each in found
+        ReadColumn(
+            name=each.name,
+            field_id=each.field_id,
+            type=str(each.field_type),
+            mapping=mapped.get(each.field_id),
+        )
+        for each in (fields[name] for name in names if name in fields)
     ]
 
 
@@ -335,11 +348,12 @@ def _read_sides(
         if choice.iceberg is None:
             found.append(Input(table=side.place or side.description, fingerprint=side.digest))
             continue
-        state, schema = inputs.read(choice.iceberg, request.opening)
-        found.append(_to_input(state, state))
         assert isinstance(step.config, SideTableStep), "only these have a side table"
         where = expressions.parse(step.config.where).columns if step.config.where else ()
-        columns.append(_find_columns(schema, (*side.schema.names, *sorted(where))))
+        names = (*side.schema.names, *sorted(where))
+        state, read = inputs.read(choice.iceberg, request.opening, names)
+        found.append(_to_input(state, state))
+        columns.append(read)
     return tuple(found), columns
 
 

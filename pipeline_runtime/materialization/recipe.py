@@ -15,6 +15,7 @@ from typing import Any
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.identity.run_hash import diff_configs, hash_config, run_config
+from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.materialization.imports import describe_imports
 from pipeline_runtime.steps.map.model import MapStep
 
@@ -42,11 +43,13 @@ class ReadColumn:
     Attributes:
         field_id: Iceberg's id of the column; None for other sources.
         type: type and ids of nested fields, as the table's format writes them.
+        mapping: the table's name mapping of the column, which finds it in files without field ids.
     """
 
     name: str
     field_id: int | None
     type: str
+    mapping: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +103,7 @@ def build_recipe(
     """
     config = run_config(experiment)
     steps = [step.config for step in experiment.spec.pipeline[:num_steps]]
-    functions = (step.function for step in steps if isinstance(step, MapStep))
-    code = describe_imports(function.partition(":")[0] for function in functions)
+    code = describe_imports(_list_modules(experiment, steps))
     parts: dict[str, Any] = {
         "version": RECIPE_VERSION,
         "semantics": [SEMANTICS_VERSION, config["version"]],
@@ -123,8 +125,23 @@ def build_recipe(
     return Recipe(parts={name: part for name, part in parts.items() if part})
 
 
+def _list_modules(experiment: DatasetExperiment, steps: Iterable[StepModel]) -> Iterator[str]:
+    """Yield the modules that compute the rows. Those of Lastmile do not count (`imports`)."""
+    yield experiment.spec.dataset.source.module
+    for step in steps:
+        if isinstance(step, MapStep):
+            yield step.function.partition(":")[0]
+        if (side := step.find_side_table()) is not None:
+            yield side.source.module
+        package = type(step).__module__.rpartition(".")[0]
+        yield from (f"{package}.model", f"{package}.transform")  # of steps from elsewhere
+
+
 def _name_columns(columns: Iterable[ReadColumn]) -> dict[str, Any]:
-    return {column.name: [column.field_id, column.type] for column in columns}
+    return {
+        column.name: [column.field_id, column.type, *([column.mapping] if column.mapping else [])]
+        for column in columns
+    }
 
 
 def _list_reading(dataset: Mapping[str, Any]) -> dict[str, Any]:

@@ -274,6 +274,21 @@ def test_other_columns_of_a_side_table_are_another_recipe(
     assert ("old" in rows[0]) == (columns is None)
 
 
+def test_another_name_mapping_is_another_recipe(world: World) -> None:
+    def map_names(**names: str) -> str:
+        fields = [{"field-id": 1, "names": ["user_id", names.get("user_id", "u")]}]
+        fields.append({"field-id": 3, "names": [names.get("ts", "t")]})
+        with world.source.transaction() as transaction:
+            transaction.set_properties({"schema.name-mapping.default": json.dumps(fields)})
+        plan = world.plan(pipeline=[{"drop": {"columns": ["ts"]}}, MATERIALIZE])
+        assert plan.materialization is not None
+        return plan.materialization.recipe.hash
+
+    first = map_names()
+    assert map_names(ts="time") == first  # a column that is not read
+    assert map_names(user_id="user") != first
+
+
 def test_a_table_that_joins_its_own_past_has_new_days_computed(world: World) -> None:
     past = str(world.source.refresh().current_snapshot().snapshot_id)  # type: ignore[union-attr]
     table = {"catalog": "lake", "table": "db.source", "snapshotId": past}

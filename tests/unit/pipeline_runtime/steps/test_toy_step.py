@@ -28,6 +28,7 @@ import yaml
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import ManifestError, parse_experiment, run_hash
 from pipeline_runtime.config.reading.overrides import complete_override
+from pipeline_runtime.materialization.recipe import Layout, build_recipe
 from pipeline_runtime.plan import explain
 from tools.crd import build_crd
 from tools.steps import render_guide, render_methods, render_reference
@@ -47,7 +48,11 @@ def find_problems(step):
 
 pipeline = Toys.read_parquet(sys.argv[1]).clip("x", highest=3).filter("x > 1")
 spec = build_crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+layout = Layout(bucket_by="x", buckets=2, sort_by=())
+experiment = pipeline.experiment("toy")
+recipe = build_recipe(experiment, 1, source="a", columns=(), where=(), layout=layout)
 print(json.dumps({
+    "modules": recipe.parts["modules"],
     "rows": pipeline.to_table().to_pydict(),
     "explain": pipeline.explain(),
     "manifest": yaml.safe_load(pipeline.to_yaml("toy"))["spec"]["pipeline"],
@@ -95,6 +100,10 @@ def test_a_toy_step_has_a_typed_method(found: dict[str, Any]) -> None:
     )
     assert "highest: Largest value." in found["doc"]
     assert found["manifest"][0] == {"clip": {"columns": ["x"], "highest": 3, "lowest": 0}}
+
+
+def test_the_code_of_a_toy_step_is_in_the_recipe(found: dict[str, Any]) -> None:
+    assert {"toy_steps.clip.model", "toy_steps.clip.transform"} <= found["modules"].keys()
 
 
 def test_a_toy_step_is_in_the_crd_with_its_rules(found: dict[str, Any]) -> None:
