@@ -140,10 +140,24 @@ class TableLayout:
         return {name: part.model_dump(mode="json", by_alias=True) for name, part in parts.items()}
 
     def build_arrow_schema(self) -> pa.Schema:
-        """Return the Arrow types of the files' columns, with field ids in their metadata."""
+        """Return the Arrow types of the files' columns, with field ids in their metadata.
+
+        All may be null, required ones too (`find_missing_value` looks for these): Arrow's casts
+        take the parts of a null struct for nulls.
+        """
+        return pa.schema([_make_optional(field) for field in self._build_required_schema()])
+
+    def _build_required_schema(self) -> pa.Schema:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         return schema_to_pyarrow(self.schema, include_field_ids=True)
+
+    def find_missing_value(self, rows: pa.Table) -> str | None:
+        """Return the name of a required column, or of a part of one, that is null in some row."""
+        for field in self._build_required_schema():
+            if (name := _find_null(field, rows.column(field.name))) is not None:
+                return name
+        return None
 
     def find_sort(self) -> tuple[SortKey, ...]:
         """Return the order that the rows of a file can be put in; none if they need none.
@@ -288,6 +302,49 @@ class TableLayout:
         )
         file.spec_id = record.spec_id
         return file
+
+
+def _make_optional(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_make_optional(part) for part in kind])
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_make_optional(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _make_optional(kind.item_field))
+    return field.with_type(kind).with_nullable(True)
+
+
+def _find_null(field: pa.Field, column: pa.ChunkedArray) -> str | None:
+    """Return the name of a field that must not be null but is, of a column or in it."""
+    if not field.nullable and column.null_count:
+        return str(field.name)
+    for part, values in _split(field.type, column):
+        if (name := _find_null(part, values)) is not None:
+            return f"{field.name}.{name}"
+    return None
+
+
+def _split(
+    kind: pa.DataType, column: pa.ChunkedArray
+) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
+    """Yield the parts of a nested column with their values in the rows in which it is not null."""
+    if not pa.types.is_nested(kind):
+        return
+    there = column.drop_null()
+    if pa.types.is_struct(kind):
+        yield from ((part, pc.struct_field(there, [i])) for i, part in enumerate(kind))
+    elif pa.types.is_map(kind):
+        chunks = [_flatten(chunk) for chunk in there.chunks]
+        yield kind.item_field, pa.chunked_array(chunks, type=column.type.item_type)
+    else:
+        yield kind.value_field, pc.list_flatten(there)
+
+
+def _flatten(array: pa.MapArray) -> pa.Array:
+    """Return the values of maps; Arrow's own way has those before and behind a slice too."""
+    first, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+    return array.items.slice(first, end - first)
 
 
 class DataFileWriter:

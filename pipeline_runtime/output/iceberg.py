@@ -95,6 +95,11 @@ class SplitByPartition:
         """Yield the name and the rows of each partition, in the types of the table's columns."""
         layout = self.layout
         rows = _cast(table, layout.build_arrow_schema())
+        if (null := layout.find_missing_value(rows)) is not None:
+            raise OutputRefused(
+                f"spec.output: column {null!r}: must have a value in every row, since the table "
+                "requires it, but is null in some. Fill or filter it in a step"
+            )
         columns = layout.partition_columns(rows)
 
         def name(row: int) -> str:

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from facts import assert_told
 from iceberg_readers import read_by_duckdb, read_by_polars, sorted_rows
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.types import ListType, LongType, MapType, NestedField, StringType, StructType
 from spark_tables import SparkTables
 from written_iceberg import WrittenIceberg, list_orphans, make_lake
 from written_tables import Killed, KillingStorage, plan_table
@@ -188,6 +191,49 @@ def test_a_table_of_another_form_is_refused(
     table = pa.table({"n": [1], "day": ["a"]})
     with pytest.raises(OutputRefused):
         settings(tmp_path, table, mode="Overwrite", **fields).finish()
+
+
+REQUIRED = Schema(
+    NestedField(1, "n", LongType(), required=True),
+    NestedField(2, "s", StructType(NestedField(3, "part", LongType(), required=True))),
+    NestedField(4, "items", ListType(5, LongType(), element_required=True)),
+    NestedField(6, "m", MapType(7, StringType(), 8, LongType(), value_required=True)),
+)
+OPTIONAL = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("s", pa.struct([("part", pa.int64())])),
+        ("items", pa.list_(pa.int64())),
+        ("m", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+FULL = {"n": 1, "s": {"part": 1}, "items": [1], "m": [("a", 1)]}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        pytest.param({"n": None}, "column 'n' …", id="column"),
+        pytest.param({"s": {"part": None}}, "column 's.part' …", id="part of a struct"),
+        pytest.param({"items": [1, None]}, "column 'items.element' …", id="item of a list"),
+        pytest.param({"m": [("a", None)]}, "column 'm.value' …", id="value of a map"),
+        pytest.param({"s": None, "items": None, "m": None}, None, id="nulls around the parts"),
+    ],
+)
+def test_required_columns_hold_no_nulls(
+    tmp_path: Path, lake: SqlCatalog, row: dict[str, Any], told: str | None
+) -> None:
+    lake.create_table("db.t", REQUIRED)
+    written = pa.Table.from_pylist([FULL, {**FULL, **row}], schema=OPTIONAL)
+    job = settings(tmp_path, written)
+    if told is None:
+        job.finish()
+        read = read_by_duckdb(lake.load_table("db.t").metadata_location)
+        assert read.to_pylist() == written.to_pylist()
+    else:
+        with pytest.raises(OutputRefused) as raised:
+            job.finish()
+        assert_told(str(raised.value), f"spec.output: {told}")
 
 
 def test_a_missing_namespace_is_refused(tmp_path: Path, lake: SqlCatalog) -> None:
