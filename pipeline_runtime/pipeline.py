@@ -102,6 +102,7 @@ class Pipeline(StepMethods):
         tag: str | None = None,
         sample_buckets: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
+        keep_days: int | None = None,
         where: str | None = None,
         row_key: Names | None = None,
         request_key: str | None = None,
@@ -114,6 +115,7 @@ class Pipeline(StepMethods):
                 "sqlite:///lake.db"}`; or a name, whose properties are in the environment
                 (`PYICEBERG_CATALOG__LAKE__URI`) or in `.pyiceberg.yaml`.
             sample_buckets: `percent` and `seed` of a sample of the table's buckets.
+            keep_days: a tag keeps the snapshot while a run may go on, and so many days longer.
         """
         given = {"name": catalog} if isinstance(catalog, str) else dict(catalog)
         iceberg = {
@@ -124,6 +126,7 @@ class Pipeline(StepMethods):
             "tag": tag,
             "sample_buckets": sample_buckets,
             "columns": to_list(columns),
+            "keep_days": keep_days,
         }
         dataset = {
             "iceberg": to_manifest(IcebergSource, iceberg),

@@ -33,6 +33,7 @@ from pipeline_runtime.config.source_model import SourceModel
 _PART = r"[^.\p{Z}\t-\r\x{85}]+"  # no dot, no white space
 ICEBERG_TABLE_PATTERN = rf"^{_PART}(\.{_PART})+$"  # namespace.table, namespaces may nest
 REF_PATTERN = r"^\S+$"
+MAX_KEEP_DAYS = 3650  # ten years
 SNAPSHOT_PATTERN = r"^[1-9][0-9]{0,18}$"
 
 
@@ -149,6 +150,9 @@ class IcebergSource(SourceModel):
     """Read some of the buckets only, for a table that is partitioned by buckets of a column."""
     columns: Columns | None = None
     """Columns to read; all if absent."""
+    keep_days: Annotated[int, Field(ge=0, le=MAX_KEEP_DAYS)] | None = None
+    """Tag the snapshot while a run may go on, and for so many days after it is complete, so that it
+    does not expire. It needs permission to change the table. No tag if absent."""
 
     module: ClassVar[str] = "pipeline_runtime.sources.iceberg"
     needs_row_key: ClassVar[bool] = True  # compaction moves rows
@@ -176,6 +180,10 @@ class IcebergSource(SourceModel):
                 f"must have at most one of snapshotId, branch and tag, got {', '.join(given)}; "
                 "remove the others",
             )
+
+    @classmethod
+    def shorten(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: value for name, value in fields.items() if name != "keepDays"}
 
     @property
     def label(self) -> str:

@@ -62,6 +62,11 @@ class Pin(BaseModel):
     committed_at: int | None = Field(
         default=None, description="Milliseconds since 1970 at which the snapshot was committed."
     )
+    keep_days: int | None = Field(
+        default=None,
+        description="Days after the run for which a tag keeps the snapshot; null: no tag keeps it.",
+    )
+    kept_by: str | None = Field(default=None, description="The tag of the run.")
 
     @property
     def reference(self) -> Reference:
@@ -83,24 +88,31 @@ class Pins:
     _pins: dict[Reference, Pin] = field(default_factory=dict)
 
     def restore(self, pins: Iterable[Pin]) -> None:
-        """Begin with the pins of an earlier attempt."""
-        self._pins.update({pin.reference: pin for pin in pins})
+        """Begin with the pins of an earlier attempt; this manifest decides about `keep_days`."""
+        self._pins |= {pin.reference: pin.model_copy(update={"keep_days": None}) for pin in pins}
 
     @property
     def found(self) -> tuple[Pin, ...]:
         """The pins, in the order in which the tables were first opened."""
         return tuple(self._pins.values())
 
-    def pin(self, reference: Reference, metadata: TableMetadata) -> Pin:
+    def pin(
+        self, reference: Reference, metadata: TableMetadata, keep_days: int | None = None
+    ) -> Pin:
         """Return the pin of a table; pin it if that is new.
+
+        Args:
+            keep_days: see Pin; of several for one table, the longest counts.
 
         Raises SourceError if there is no such snapshot, branch or tag, or not any more.
         """
         pin = self._pins.get(reference)
         if pin is None:
             pin = find_pin(reference, metadata)
-            self._pins[reference] = pin
         check_pin(pin, metadata)
+        if keep_days is not None:
+            pin = pin.model_copy(update={"keep_days": max(keep_days, pin.keep_days or 0)})
+        self._pins[reference] = pin
         return pin
 
 
@@ -169,8 +181,8 @@ def check_pin(pin: Pin, metadata: TableMetadata) -> None:
     if pin.snapshot_id and metadata.snapshot_by_id(int(pin.snapshot_id)) is None:
         raise SourceError(
             f"{pin.reference}: must still have snapshot {pin.snapshot_id}, which this run reads, "
-            f"but it has expired. {_list_snapshots(metadata)}. Start a new run, and name a tag, "
-            "which keeps its snapshot from expiring"
+            f"but it has expired. {_list_snapshots(metadata)}. Start a new run, and set keepDays "
+            "of the table, or name a tag, to keep its snapshot from expiring"
         )
     if all(schema.schema_id != pin.schema_id for schema in metadata.schemas):
         raise SourceError(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch.utils.data import get_worker_info
@@ -20,6 +21,7 @@ from pipeline_runtime.errors import CheckpointError, LoaderError, ManifestError,
 from pipeline_runtime.feed.making.batching import Batching, batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.making.work import name_of
+from pipeline_runtime.iceberg.pins import Pin, Pins
 from pipeline_runtime.loader.iteration import (
     BatchIterator,
     EpochProgress,
@@ -29,7 +31,13 @@ from pipeline_runtime.loader.iteration import (
 )
 from pipeline_runtime.loader.options import LoaderOptions, parse_count
 from pipeline_runtime.loader.ranks import ALONE, Ranks, find_rank, join_ranks
-from pipeline_runtime.loader.state import DataIdentity, Start, check_start, parse_state
+from pipeline_runtime.loader.state import (
+    DataIdentity,
+    Start,
+    check_digest,
+    check_start,
+    parse_state,
+)
 from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.training.position import digest_units
 
@@ -40,7 +48,16 @@ def open_loader(experiment: DatasetExperiment, storage_root: str, options: Loade
     Raises ManifestError for what the tables' schemas show, SourceError if a table cannot be read,
     and LoaderError for steps that need tasks of their own.
     """
-    plan = build_plan(experiment, storage_root)
+    return Loader(partial(_plan_loader, experiment, storage_root, options))
+
+
+def _plan_loader(
+    experiment: DatasetExperiment, storage_root: str, options: LoaderOptions, pins: Iterable[Pin]
+) -> tuple[Recipe, DataIdentity]:
+    """Plan the rows of a loader; tables that have a pin are read at that snapshot."""
+    restored = Pins()
+    restored.restore(pins)
+    plan = build_plan(experiment, storage_root, pins=restored)
     _check_steps(plan)
     found = dict(check_tensor_schema(plan.training.output_schema))
     if ROW_WEIGHT in found:
@@ -63,9 +80,10 @@ def open_loader(experiment: DatasetExperiment, storage_root: str, options: Loade
         sparse=plan.delivery.sparse,
         options=options,
     )
-    return Loader(
-        recipe, DataIdentity(config=run_config(experiment), data_digest=digest_units(plan.training))
+    identity = DataIdentity(
+        config=run_config(experiment), data_digest=digest_units(plan.training), pins=plan.pins
     )
+    return recipe, identity
 
 
 def _choose_batching(plan: Plan, spec: ExperimentSpec) -> Batching | None:
@@ -98,10 +116,10 @@ class Loader:
     Each loop over it is one epoch. Use it where a torch DataLoader is used; see docs/loader.md.
     """
 
-    def __init__(self, recipe: Recipe, identity: DataIdentity) -> None:
-        self._recipe = recipe
-        self._identity = identity
-        self._chunk_rows = recipe.stream.chunk_rows
+    def __init__(self, plan: Callable[[Iterable[Pin]], tuple[Recipe, DataIdentity]]) -> None:
+        self._plan = plan  # picklable
+        self._recipe, self._identity = plan(())
+        self._chunk_rows = self._recipe.stream.chunk_rows
         # Where the next epoch begins, if it is not simply the one after that of `_progress`.
         self._next: Start | None = Start(epoch=0, chunk_rows=self._chunk_rows)
         self._progress: EpochProgress | None = None
@@ -206,12 +224,21 @@ class Loader:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Begin the next loop after the batches that were delivered when the state was saved.
 
-        Raises CheckpointError for a state of another pipeline, of other data or another version,
-        and for what is not a state, or has values that no loader saves.
+        Iceberg tables are read from now on at the snapshots of the state.
+
+        Raises:
+            CheckpointError: a state of another pipeline, of other data or another version, or no
+                state, or one with values that no loader saves.
+            SourceError: a snapshot has expired, or a table cannot be read.
         """
-        start = parse_state(state_dict, self._identity)
-        check_start(start, self._recipe.stream.plan, self.batch_size)
+        saved = parse_state(state_dict, self._identity.config)
+        recipe, identity, start = self._recipe, self._identity, saved.start
+        if saved.pins and saved.pins != identity.pins:
+            recipe, identity = self._plan(saved.pins)
+        check_digest(saved.data_digest, identity)
+        check_start(start, recipe.stream.plan, self.batch_size)
         self.close()
+        self._recipe, self._identity = recipe, identity
         self._next, self._progress, self._chunk_rows = start, None, start.chunk_rows
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from pipeline_runtime.config import diff_configs, upgrade_config
 from pipeline_runtime.errors import CheckpointError
+from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.plan import StreamPlan, rows_per_chunk, share_groups
 from pipeline_runtime.training.position import Position
 
@@ -26,10 +27,15 @@ _MAX_DIFFERENCES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataIdentity:
-    """The data that a state belongs to: the run config of the pipeline, and its row groups."""
+    """The data that a state belongs to: the run config of the pipeline, and its row groups.
+
+    Attributes:
+        pins: the snapshots of the Iceberg tables among its tables.
+    """
 
     config: Mapping[str, Any]
     data_digest: str
+    pins: tuple[Pin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +66,7 @@ class Start:
 
     def to_state(self, identity: DataIdentity) -> dict[str, Any]:
         """Return the state that `parse_state` reads."""
+        pins = [pin.model_dump(by_alias=True, exclude_none=True) for pin in identity.pins]
         return {
             "version": STATE_VERSION,
             "epoch": self.epoch,
@@ -70,7 +77,21 @@ class Start:
             "position": self.position.to_json(),
             "config": dict(identity.config),
             "data_digest": identity.data_digest,
+            **({"snapshots": pins} if pins else {}),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedState:
+    """A state that `load_state_dict` got: where to begin, and the data that it counts.
+
+    Attributes:
+        pins: none in a state of a release before them.
+    """
+
+    start: Start
+    data_digest: str
+    pins: tuple[Pin, ...]
 
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -105,6 +126,10 @@ class _PositionFields(_StateModel):
     counts: list[Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=3, max_length=3)]]
 
 
+class _PinFields(Pin):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
 class _StateFields(_StateModel):
     """The types and ranges of a state, which may come from anywhere."""
 
@@ -117,13 +142,16 @@ class _StateFields(_StateModel):
     position: _PositionFields
     config: dict[str, JsonValue]
     data_digest: _Digest
+    snapshots: list[_PinFields] = Field(default_factory=list)
 
 
-def parse_state(state: Mapping[str, Any], identity: DataIdentity) -> Start:
-    """Return where a state says to begin.
+def parse_state(state: Mapping[str, Any], config: Mapping[str, Any]) -> SavedState:
+    """Return what a state says.
 
-    Raises CheckpointError if it is not a loader's state, or one of another pipeline, of other data
-    or of another version.
+    Args:
+        config: the run config of the loader that is to load it.
+
+    Raises CheckpointError if it is not a loader's state, or one of another pipeline or version.
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise CheckpointError(
@@ -145,8 +173,8 @@ def parse_state(state: Mapping[str, Any], identity: DataIdentity) -> Start:
             f"loader state: rank must be less than world_size ({fields.world_size}), but is "
             f"{fields.rank}"
         )
-    _check_identity(upgrade_config(fields.config), fields.data_digest, identity)
-    return Start(
+    _check_config(upgrade_config(fields.config), config)
+    start = Start(
         epoch=fields.epoch,
         batches=fields.batches,
         chunk_rows=fields.chunk_rows,
@@ -154,6 +182,8 @@ def parse_state(state: Mapping[str, Any], identity: DataIdentity) -> Start:
         world_size=fields.world_size,
         position=Position.from_json(state["position"]),
     )
+    pins = tuple(fields.snapshots)
+    return SavedState(start=start, data_digest=fields.data_digest, pins=pins)
 
 
 def check_start(start: Start, stream: StreamPlan, batch_size: int) -> None:
@@ -216,8 +246,8 @@ def _explain_fields(error: ValidationError) -> str:
     )
 
 
-def _check_identity(config: Mapping[str, Any], digest: str, identity: DataIdentity) -> None:
-    differences = diff_configs(config, identity.config)
+def _check_config(config: Mapping[str, Any], mine: Mapping[str, Any]) -> None:
+    differences = diff_configs(config, mine)
     if differences:
         more = len(differences) - _MAX_DIFFERENCES
         lines = differences[:_MAX_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
@@ -225,6 +255,10 @@ def _check_identity(config: Mapping[str, Any], digest: str, identity: DataIdenti
             "loader state: the pipeline must be the one that saved it, but differs (saved → now):"
             "\n  " + "\n  ".join(lines)
         )
+
+
+def check_digest(digest: str, identity: DataIdentity) -> None:
+    """Raise CheckpointError if a state counts other row groups than the loader's."""
     if digest != identity.data_digest:
         raise CheckpointError(
             f"loader state: the row groups to read must be those of the state (digest {digest}), "

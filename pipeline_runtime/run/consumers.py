@@ -105,10 +105,7 @@ class Results:
 class ConsumerRun(Protocol):
     """A run that passed all checks and is ready to start."""
 
-    @property
-    def basis(self) -> RunBasis:
-        """Its properties."""
-        ...
+    basis: RunBasis
 
     @property
     def intro(self) -> Iterable[str]:

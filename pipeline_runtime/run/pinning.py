@@ -1,13 +1,15 @@
 """Keeps the pins of a run, the states of the Iceberg tables that it reads, in `snapshots.json`.
 
 The file is in the run's folder on the artifacts store. It is written after the run is claimed and
-before its work reads a row. An attempt that resumes, or that begins anew after one that had no
-checkpoint yet, plans with the pins of the earlier attempt.
+before its work reads a row. Then the snapshots are tagged for which the manifest asks for it. An
+attempt that resumes, or that begins anew after one that had no checkpoint yet, plans with the pins,
+and the tags, of the earlier attempt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from pyarrow import fs as pafs
@@ -15,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.iceberg.pins import Pin, Pins
+from pipeline_runtime.iceberg.tags import create_tags, name_tags
+from pipeline_runtime.run.consumers import RunBasis
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import list_folder, read_file, write_files
 
@@ -32,14 +36,23 @@ class PinsFile(BaseModel):
     tables: tuple[Pin, ...]
 
 
-def keep_pins(pins: Sequence[Pin], run: Location) -> None:
-    """Write the pins of a run into its folder on the artifacts store; nothing if there are none.
+def keep_pins(basis: RunBasis) -> RunBasis:
+    """Write the pins of a run into its folder on the artifacts store, and tag their snapshots.
 
-    Raises StoreError if the store refuses: a retry could not find the same rows.
+    Returns the run with the names of the tags. The file comes first: a tag that no file names could
+    not be removed.
+
+    Raises StoreError if the store or the catalog does not answer: a retry could not find the same
+    rows; SourceError if a snapshot cannot be tagged.
     """
+    run, spec = basis.run_location, basis.experiment.spec
+    name = run.path.rstrip("/").rpartition("/")[2]
+    pins = name_tags(basis.plan.pins, basis.experiment.metadata.name, name)
     if pins:
-        text = PinsFile(tables=tuple(pins)).model_dump_json(by_alias=True, indent=2) + "\n"
+        text = PinsFile(tables=pins).model_dump_json(by_alias=True, indent=2) + "\n"
         write_files(run, {PINS_FILE: text.encode()}, "record the snapshots that the run reads")
+        create_tags(spec.catalogs, pins)
+    return replace(basis, plan=replace(basis.plan, pins=pins))
 
 
 def find_pins(artifacts: Location, run: str | None, may_continue: Callable[[str], bool]) -> Pins:

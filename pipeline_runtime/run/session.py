@@ -20,6 +20,7 @@ from pathlib import Path
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.errors import FolderInUse, LastmileError, NameTaken
+from pipeline_runtime.iceberg.tags import release_tags
 from pipeline_runtime.importing import importing
 from pipeline_runtime.kernels import stop_loading
 from pipeline_runtime.plan.consumers import choose_consumer
@@ -108,8 +109,8 @@ def run_experiment(
     check_apart(experiment, options)
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
         run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
+        run.basis = keep_pins(run.basis)
         options.tables.pins = run.basis.plan.pins
-        keep_pins(run.basis.plan.pins, run.basis.run_location)
         watcher.on_prepared(run)
         with importing():
             run.load(watcher.phases)
@@ -189,7 +190,9 @@ def _report(
     from pipeline_runtime.run.summarise import build_summary, time_report
 
     folder = control.options.output
-    problems = (warning, fetch_decisions(run.basis.run_location, folder))
+    problems = [warning, fetch_decisions(run.basis.run_location, folder)]
+    if outcome.kind == "Complete":
+        problems += release_tags(run.basis.experiment.spec.catalogs, run.basis.plan.pins)
     results = run.build_results(control)
     results = replace(results, warnings=(*results.warnings, *filter(None, problems)))
     summary = build_summary(run.basis, results, outcome, control)

@@ -14,7 +14,8 @@ Left out is what changes how a run is carried out and not what it trains on:
   in, as the position in a checkpoint counts batches and blocks. Without it, the checkpoint has the
   order that the run took, whatever machine resumes it;
 - names of steps, and the fields that a step declares as `unhashed_fields`;
-- the spelling, where two mean the same: the models of steps and sources `shorten` both to one;
+- the spelling, where two mean the same: the models of steps and sources `shorten` both to one, and
+  leave out what changes no row;
 - `applyTo` of steps without an evaluation, as there is nothing else to apply them to;
 - every field that has its default, so that a field that a later release adds changes no hash.
 

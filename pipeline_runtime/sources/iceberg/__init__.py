@@ -29,7 +29,7 @@ def open_source(model: IcebergSource, opening: Opening) -> IcebergTable:
     """Open a table for `sources.open_source`, at the snapshot at which the run is pinned."""
     reference = Reference(model.catalog, model.table, model.snapshot_id, model.branch, model.tag)
     found = load_table(opening.catalogs, model.catalog, model.table)
-    pin = opening.pins.pin(reference, found.metadata)
+    pin = opening.pins.pin(reference, found.metadata, model.keep_days)
     opener = Opener(kernels=opening.kernels, decodes_pages=opening.decodes_pages)
     return build_table(found, pin, opener, model.sample_buckets)
 

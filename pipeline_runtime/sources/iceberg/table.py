@@ -200,7 +200,8 @@ class IcebergTable:
     def _explain_missing(self, uri: str) -> str:
         return (
             f"{uri}: the data file is gone, although {self.description} names it: the snapshot "
-            "expired, or somebody removed the file. Restore the file, or read a newer snapshot"
+            "expired, or somebody removed the file. Restore the file, or start a new run, which "
+            "reads a newer snapshot; keepDays of the table keeps a run's snapshot from expiring"
         )
 
     def _units(self, file: PlannedFile, keep: Any) -> Iterator[IcebergUnit]:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.cli import app
-from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.errors import CheckpointError, ManifestError, SourceError
 
 EVENTS = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -118,3 +118,25 @@ def test_convert_stores_requests_once(lake: Lake, tmp_path: Path) -> None:
     nested = Pipeline.read_parquet(str(tmp_path / "nested")).to_table()
     flat = pipeline.to_table()
     assert nested.sort_by("id").equals(flat.sort_by("id"))
+
+
+def test_loader_resumes_at_the_snapshots_of_its_state(lake: Lake) -> None:
+    pipeline = read(lake, row_key=["id"]).join({**SIDE}, on="user").select("id")
+    loader = pipeline.loader(batch_size=8, shuffle=True, num_threads=1)
+    batches = iter(loader)
+    before = [*next(batches)["id"].tolist(), *next(batches)["id"].tolist()]
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = [row for batch in batches for row in batch["id"].tolist()]
+    events = lake.catalog.load_table("db.events")
+    events.append(pa.table({"id": [40, 41], "user": pa.array([1, 2], pa.int64())}))
+    resumed = pipeline.loader(batch_size=8, shuffle=True, num_threads=1)
+    resumed.load_state_dict(state)
+    assert [row for batch in resumed for row in batch["id"].tolist()] == rest
+    assert sorted(before + rest) == list(range(40))
+    assert resumed.state_dict()["snapshots"] == state["snapshots"]
+    events.maintenance.expire_snapshots().by_id(events.snapshots()[0].snapshot_id).commit()
+    with pytest.raises(SourceError, match="expired"):
+        pipeline.loader(batch_size=8, shuffle=True).load_state_dict(state)
+    damaged = state | {"snapshots": [{"catalog": "lake"}]}
+    with pytest.raises(CheckpointError):
+        pipeline.loader(batch_size=8, shuffle=True).load_state_dict(damaged)

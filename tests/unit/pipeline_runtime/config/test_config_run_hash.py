@@ -185,6 +185,7 @@ ICEBERG: dict[str, Any] = {
         ("catalogs[main].secretRef.name=others", True),
         ("catalogs[other].type=Sql", True),
         ("catalogs[other]={name: third}", True),
+        ("dataset.iceberg.keepDays=7", True),
         ("catalogs[main].uri=https://elsewhere", False),
         ("catalogs[main].type=Sql", False),
     ],
