@@ -14,6 +14,7 @@ from dataset_operator.api import HEAD, Role
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.names import Owner
+from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
 
 Document = dict[str, Any]
 JobStatus = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
@@ -71,12 +72,27 @@ class WrittenTable:
         rows: rows that are stored.
         files: files of the table that are written.
         num_bytes: size of these files.
+        snapshot_id: the snapshot of an Iceberg table that has the rows, once they are committed.
     """
 
     phase: str | None = None
     rows: int | None = None
     files: int | None = None
     num_bytes: int | None = None
+    snapshot_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTables:
+    """The Iceberg tables that a driver reports, besides the one that it writes.
+
+    Attributes:
+        snapshots: those that the run reads.
+        materialization: the table of the step `materialize`; None: not known, or no such step.
+    """
+
+    snapshots: tuple[SnapshotStatus, ...] = ()
+    materialization: MaterializationStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +103,7 @@ class Job:
         exit_code: exit code of the driver, once it has ended by itself.
         table: the table that a successful driver has written, according to its log; None: it has
             written none, or its log cannot be read.
+        tables: the tables that it has read, according to its log.
     """
 
     status: JobStatus
@@ -94,6 +111,7 @@ class Job:
     exit_code: int | None = None
     out_of_memory: bool = False
     table: WrittenTable | None = None
+    tables: CatalogTables = CatalogTables()
 
     @property
     def is_active(self) -> bool:
@@ -115,6 +133,7 @@ class Progress:
         damaged_checkpoints: number of checkpoints that this attempt skipped when it resumed.
         metrics: metrics that the training code reports, by name.
         table: the table, if the run writes one.
+        tables: the Iceberg tables that the run reads.
         counters: input of the autoscaling policy.
     """
 
@@ -129,6 +148,7 @@ class Progress:
     damaged_checkpoints: int = 0
     metrics: Mapping[str, float] = field(default_factory=dict)
     table: WrittenTable | None = None
+    tables: CatalogTables = CatalogTables()
     counters: Counters = field(default_factory=Counters)
 
     @property

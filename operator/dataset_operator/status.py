@@ -18,6 +18,7 @@ from dataset_operator.api import (
     CLUSTER_READY,
     COMPLETE,
     FAILED,
+    MATERIALIZED,
     RETRYING,
     SCALING_ACTIVE,
     SCALING_LIMITED,
@@ -29,18 +30,19 @@ from dataset_operator.api import (
 from dataset_operator.observed import format_time
 from pipeline_runtime.config import clean
 
-# Bytes of a message in JSON: the messages of all eight conditions (`ExperimentStatus.conditions`)
+# Bytes of a message in JSON: the messages of all conditions (`ExperimentStatus.conditions`)
 # leave room for the rest of a status, which has at most MAX_STATUS_BYTES.
 MAX_MESSAGE_BYTES = 1000
 # Bytes of a whole status in JSON.
-MAX_STATUS_BYTES = 16 << 10
+MAX_STATUS_BYTES = 20 << 10
 # Clocks of nodes may differ by this much, and the times of a status are whole seconds.
 _SKEW_SECONDS = 5.0
 # Parts of a status with times in the future, or that handle clocks that are ahead by themselves.
 _AHEAD = frozenset({"scaling", "usage"})
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-# Messages of scaling are shorter, since the status has more about scaling; we write all of them.
-MAX_SCALING_BYTES = 384
+# Of messages that are ours as a whole, and about what the status has more of.
+MAX_SHORT_BYTES = 384
+_SHORT_KINDS = (MATERIALIZED, SCALING_ACTIVE, SCALING_LIMITED)
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Condition = dict[str, Any]
@@ -59,8 +61,8 @@ _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
 # The phase by the reason of the condition Training or Writing; it precedes those above.
 _WORK_PHASES = {STOPPING: "Stopping", RETRYING: "Retrying"}
 _ORDER = (
-    *(ACCEPTED, CLUSTER_READY, TRAINING, WRITING, SCALING_ACTIVE, SCALING_LIMITED),
-    *(SUSPENDED, COMPLETE, FAILED),
+    *(ACCEPTED, CLUSTER_READY, TRAINING, WRITING, MATERIALIZED),
+    *(SCALING_ACTIVE, SCALING_LIMITED, SUSPENDED, COMPLETE, FAILED),
 )
 
 
@@ -105,7 +107,7 @@ def fit_message(message: str, kind: str = "") -> str:
     Args:
         kind: type of the condition; "" for an event.
     """
-    most = MAX_SCALING_BYTES if kind in (SCALING_ACTIVE, SCALING_LIMITED) else MAX_MESSAGE_BYTES
+    most = MAX_SHORT_BYTES if kind in _SHORT_KINDS else MAX_MESSAGE_BYTES
     return _cut(clean(message), most)
 
 
@@ -119,7 +121,8 @@ def _cut(message: str, most: int) -> str:
 def fit_status(status: dict[str, Any]) -> dict[str, Any]:
     """Return the status with shorter messages if it is too large as a whole.
 
-    That happens only if all eight conditions have long messages while many workers drain.
+    That happens only if all conditions have long messages while many workers drain, or many
+    tables are read.
     """
     most = MAX_MESSAGE_BYTES
     while most > 1 and _num_bytes(status) > MAX_STATUS_BYTES - 2:

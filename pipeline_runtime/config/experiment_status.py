@@ -14,12 +14,16 @@ from pipeline_runtime.config.base import (
     MAX_SAFE_INTEGER,
     MAX_STRING_CHARS,
     Count,
+    Label,
     Percent,
     SpecModel,
     check_unique_names,
 )
+from pipeline_runtime.config.dataset import ICEBERG_TABLE_PATTERN, SnapshotId
 
 MAX_STATUS_METRICS = 16
+# Many more tables than a pipeline joins.
+MAX_STATUS_SNAPSHOTS = 16
 MAX_CURRENCY_CHARS = 16
 
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
@@ -32,6 +36,7 @@ StatusText = Annotated[str, StringConstraints(max_length=1024)]
 # Bounded by a storage root, a URI below it, an experiment's name, and the separators.
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+TableName = Annotated[str, StringConstraints(max_length=512, pattern=ICEBERG_TABLE_PATTERN)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN)]
 
@@ -247,6 +252,36 @@ class OutputStatus(StatusModel):
     """Files of the table that are written so far."""
     bytes: LargeCount = 0
     """Size of these files."""
+    snapshot_id: SnapshotId | None = None
+    """Snapshot of an Iceberg table that has the rows, once they are committed."""
+
+
+class SnapshotStatus(StatusModel):
+    """A snapshot of an Iceberg table that the run reads, as the dataset or as a side of a join."""
+
+    catalog: Label
+    """Catalog of the table."""
+    table: TableName
+    """The table, as `namespace.table`."""
+    snapshot_id: SnapshotId
+    """The snapshot, which all attempts of the run read."""
+
+
+class MaterializationStatus(StatusModel):
+    """The cache table of the step `materialize`."""
+
+    catalog: Label
+    """Catalog of the table."""
+    table: TableName
+    """The table, as `namespace.table`."""
+    state: Literal["Hit", "Partial", "Miss"]
+    """`Hit` if the table had all rows when the latest attempt began, `Miss` if it had none."""
+    partitions: Count
+    """Partitions of the source that the run needs."""
+    complete_partitions: Count
+    """Those of them whose rows the table has."""
+    snapshot_id: SnapshotId | None = None
+    """Snapshot of the table that the attempt reads or found; absent while rows are computed."""
 
 
 class AccountedStatus(StatusModel):
@@ -331,8 +366,8 @@ class ExperimentStatus(StatusModel):
     observed_generation: LargeCount | None = None
     """Generation of the spec that this status describes."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=32)] = ()
-    """`Accepted`, `ClusterReady`, `Training` (with `output`: `Writing`), `ScalingActive`,
-    `ScalingLimited`, `Suspended`, `Complete`, `Failed`."""
+    """`Accepted`, `ClusterReady`, `Training` (with `output`: `Writing`), `Materialized` (with the
+    step `materialize`), `ScalingActive`, `ScalingLimited`, `Suspended`, `Complete`, `Failed`."""
     phase: StatusText | None = None
     """Summary for printing; the operator never reads it."""
     storage_root: StatusText | None = None
@@ -373,5 +408,9 @@ class ExperimentStatus(StatusModel):
     scaling: ScalingStatus | None = None
     trainer: TrainerStatus | None = None
     output: OutputStatus | None = None
+    snapshots: Annotated[tuple[SnapshotStatus, ...], Field(max_length=MAX_STATUS_SNAPSHOTS)] = ()
+    """Snapshots of the Iceberg tables that the run reads, at most 16; `snapshots.json` in the run's
+    folder has all."""
+    materialization: MaterializationStatus | None = None
     usage: UsageStatus | None = None
     history: HistoryStatus | None = None

@@ -64,9 +64,9 @@ def list_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """
     for pin in summary.get("snapshots") or ():
         if pin["snapshotId"]:
-            yield "read: catalog={catalog} table={table} snapshot={snapshotId}".format_map(pin)
-    if kept := summary.get("materialization"):
+            yield "read: catalog={catalog} table={table} snapshot_id={snapshotId}".format_map(pin)
+    if (kept := summary.get("materialization")) and kept["snapshotId"]:
         yield (
-            "materialized: catalog={catalog} table={table} snapshot={snapshotId} state={state} "
-            "partitions={partitions} complete={completePartitions}".format_map(kept)
+            "materialized: catalog={catalog} table={table} snapshot_id={snapshotId} state={state} "
+            "partitions={partitions} complete_partitions={completePartitions}".format_map(kept)
         )

@@ -7,10 +7,13 @@ has one series per table, so they are as few as the run's pods.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from pipeline_runtime.config import MAX_STATUS_SNAPSHOTS
+from pipeline_runtime.report import Materialized
 from pipeline_runtime.run.reported_tables import ReportedTables
 
 
@@ -22,32 +25,35 @@ class TableCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client.registry.Collector."""
-        pins, kept = self._tables.pins, self._tables.materialization
-        if pins:
-            read = GaugeMetricFamily(
-                "lastmile_read_snapshot_info",
-                "1 for each snapshot of an Iceberg table that the run reads.",
-                labels=["catalog", "table", "snapshot_id"],
-            )
-            for labels in {(pin.catalog, pin.table, pin.snapshot_id or "") for pin in pins}:
-                read.add_metric(labels, 1.0)
-            yield read
-        if kept is None:
-            return
-        info = GaugeMetricFamily(
-            "lastmile_materialization_info",
-            "1 for the cache table of the step materialize, and its state when the run began.",
-            labels=["catalog", "table", "snapshot_id", "state"],
+        yield from _collect_kept(self._tables.materialization)
+        read = GaugeMetricFamily(
+            "lastmile_read_snapshot_info",
+            "1 for each snapshot of an Iceberg table that the run reads, up to 16.",
+            labels=["catalog", "table", "snapshot_id"],
         )
-        info.add_metric([kept.catalog, kept.table, kept.snapshot_id or "", kept.state], 1.0)
-        yield info
-        yield GaugeMetricFamily(
-            "lastmile_materialization_partitions",
-            "Partitions of the source whose rows the run needs.",
-            value=kept.partitions,
-        )
-        yield GaugeMetricFamily(
-            "lastmile_materialization_complete_partitions",
-            "Partitions of these whose rows the cache table has.",
-            value=kept.complete_partitions,
-        )
+        found = ((p.catalog, p.table, p.snapshot_id) for p in self._tables.pins if p.snapshot_id)
+        for labels in islice(dict.fromkeys(found), MAX_STATUS_SNAPSHOTS):
+            read.add_metric(labels, 1.0)
+        yield read
+
+
+def _collect_kept(kept: Materialized | None) -> Iterator[Metric]:
+    if kept is None:
+        return
+    info = GaugeMetricFamily(
+        "lastmile_materialization_info",
+        "1 for the cache table of the step materialize, and its state when the run began.",
+        labels=["catalog", "table", "snapshot_id", "state"],
+    )
+    info.add_metric([kept.catalog, kept.table, kept.snapshot_id or "", kept.state], 1.0)
+    yield info
+    yield GaugeMetricFamily(
+        "lastmile_materialization_partitions",
+        "Partitions of the source whose rows the run needs.",
+        value=kept.partitions,
+    )
+    yield GaugeMetricFamily(
+        "lastmile_materialization_complete_partitions",
+        "Partitions of these whose rows the cache table has.",
+        value=kept.complete_partitions,
+    )

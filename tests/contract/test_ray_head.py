@@ -24,7 +24,7 @@ from heads import (
 
 from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
-from dataset_operator.observed import WrittenTable
+from dataset_operator.observed import CatalogTables, WrittenTable
 from dataset_operator.ray.submission import build_package
 from dataset_operator.ray.transport import Request
 
@@ -78,12 +78,13 @@ def test_a_job_that_succeeds_is_told_so_and_leaves_its_log(head: Open, name: str
 
 def test_the_log_of_a_driver_ends_with_its_table(head: Open, name: str) -> None:
     async def story(ray: Head) -> None:
-        assert await ray.jobs.table(name) is None
+        assert await ray.jobs.tables(name) == (None, CatalogTables())
         for each, entrypoint in ((f"{name}-a", WRITES), (f"{name}-b", SUCCEEDS)):
             await ray.start(each, entrypoint)
             await ray.until(each, "SUCCEEDED")
-        assert await ray.jobs.table(f"{name}-a") == WrittenTable(rows=3, files=2, num_bytes=1000)
-        assert await ray.jobs.table(f"{name}-b") is None
+        written, _ = await ray.jobs.tables(f"{name}-a")
+        assert written == WrittenTable(rows=3, files=2, num_bytes=1000)
+        assert await ray.jobs.tables(f"{name}-b") == (None, CatalogTables())
 
     play(head, story)
 

@@ -1,4 +1,4 @@
-"""The operator reads what a driver tells about the table that it writes."""
+"""The operator reads what a driver reports about the tables that it writes, reads and keeps."""
 
 from pathlib import Path
 from typing import get_args
@@ -8,12 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
+from pyiceberg.catalog.sql import SqlCatalog
 
 from dataset_operator.observed import OUTPUT_PHASES, WrittenTable
-from dataset_operator.ray.jobs import parse_table
 from dataset_operator.ray.runtime_metrics import parse_progress
+from dataset_operator.ray.table_reports import parse_lines, parse_written
 from pipeline_runtime.cli import main
+from pipeline_runtime.config import MaterializationStatus
+from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.output.job import Phase, Progress
+from pipeline_runtime.report import Materialized
+from pipeline_runtime.run.reported_tables import ReportedTables
+from pipeline_runtime.run.table_metrics import TableCollector
 from pipeline_runtime.run.writing.writing_metrics import WritingCollector
 
 SPEC = {
@@ -63,4 +69,93 @@ def test_the_end_of_a_log_names_the_table(
         log = "".join(capfd.readouterr())
         files = list(Path("out").rglob("*.parquet"))
         size = sum(file.stat().st_size for file in files)
-        assert parse_table(log.encode()) == WrittenTable(rows=5, files=2, num_bytes=size)
+        assert parse_written(log.encode()) == WrittenTable(rows=5, files=2, num_bytes=size)
+
+
+PIN = Pin(catalog="lake", table="db.rows", table_uuid="u", snapshot_id=str(2**63 - 1), schema_id=0)
+KEPT = Materialized(
+    catalog="lake", table="db.cache_1", state="Partial", partitions=3, complete_partitions=1
+)
+
+
+@pytest.mark.parametrize("kept", [None, KEPT], ids=["no step", "kept"])
+def test_the_metrics_of_tables_are_read(kept: Materialized | None) -> None:
+    # An empty table has no snapshot; one may be read twice, as the dataset and as a side.
+    pins = (PIN, PIN.model_copy(update={"snapshot_id": None}), PIN.model_copy(update={"tag": "a"}))
+    many = tuple(PIN.model_copy(update={"snapshot_id": str(n)}) for n in range(1, 100))
+    for given, wanted in ((pins, 1), (many, 16)):
+        registry = CollectorRegistry()
+        registry.register(TableCollector(ReportedTables(pins=given, materialization=kept)))
+        progress = parse_progress(generate_latest(registry).decode())
+        assert progress is not None
+        names = {"catalog": "lake", "table": "db.rows"}
+        assert [each.model_dump(exclude={"snapshot_id"}) for each in progress.tables.snapshots] == [
+            names
+        ] * wanted
+        assert progress.tables.snapshots[0].snapshot_id == given[0].snapshot_id
+        found = progress.tables.materialization
+        assert (found and found.model_dump()) == (kept and kept.model_dump())
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_end_of_a_log_names_the_tables_of_a_catalog(
+    as_json: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    uri, warehouse = f"sqlite:///{tmp_path}/lake.db", f"file://{tmp_path}/lake"
+    catalog = SqlCatalog("lake", uri=uri, warehouse=warehouse)
+    catalog.create_namespace("db")
+    rows = pa.table({"id": range(5)})
+    source = catalog.create_table("db.rows", rows.schema)
+    source.append(rows)
+    document = {
+        "apiVersion": "experiments.lastmile.dev/v1alpha1",
+        "kind": "DatasetExperiment",
+        "metadata": {"name": "kept"},
+        "spec": {
+            "catalogs": [{"name": "lake", "type": "Sql", "uri": uri, "warehouse": warehouse}],
+            "dataset": {"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
+            "pipeline": [
+                {
+                    "materialize": {
+                        "iceberg": {"catalog": "lake", "table": "db.cache"},
+                        "bucketBy": "id",
+                        "buckets": 1,
+                    }
+                }
+            ],
+            "output": {"iceberg": {"catalog": "lake", "table": "db.out"}},
+        },
+    }
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LASTMILE_ROLE", "head")
+    Path("kept.yaml").write_text(yaml.safe_dump(document))
+    command = ["lastmile", "run", "-f", "kept.yaml", "--storage-root", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", [*command, *["--json"] * as_json, "--metrics-port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    log = "".join(capfd.readouterr()).encode()
+    [cache] = [name for _, name in catalog.list_tables("db") if name.startswith("cache")]
+    ids = {
+        name: str(catalog.load_table(f"db.{name}").metadata.current_snapshot_id)
+        for name in ("rows", "out", cache)
+    }
+    written = parse_written(log)
+    assert written is not None
+    assert (written.rows, written.snapshot_id) == (5, ids["out"])
+    found = parse_lines(log)
+    assert {each.table: each.snapshot_id for each in found.snapshots} == {
+        "db.rows": ids["rows"],
+        f"db.{cache}": ids[cache],
+    }
+    assert found.materialization == MaterializationStatus(
+        catalog="lake",
+        table=f"db.{cache}",
+        state="Miss",
+        partitions=1,
+        complete_partitions=1,
+        snapshot_id=ids[cache],
+    )

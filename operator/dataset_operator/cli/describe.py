@@ -178,6 +178,10 @@ def build_summary(document: Document) -> Iterator[tuple[str, str]]:
         yield "Writing" if is_writing else "Training", ", ".join(_describe_training(trainer))
     if output := status.get("output"):
         yield "Table", _describe_output(output)
+    if kept := status.get("materialization"):
+        yield "Kept rows", _describe_kept(kept)
+    for read in status.get("snapshots") or ():
+        yield "Read", f"{read['catalog']}.{read['table']} at snapshot {read['snapshotId']}"
     for metric in (status.get("trainer") or {}).get("metrics") or ():
         yield f"  {metric['name']}", metric["value"]
     if usage := status.get("usage"):
@@ -208,7 +212,15 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_output(output: Mapping[str, Any]) -> str:
     rows, files, size = (output.get(name, 0) for name in ("rows", "files", "bytes"))
-    return f"{rows:,} rows, {files:,} files, {size:,} bytes"
+    snapshot = f", snapshot {output['snapshotId']}" if "snapshotId" in output else ""
+    return f"{rows:,} rows, {files:,} files, {size:,} bytes{snapshot}"
+
+
+def _describe_kept(kept: Mapping[str, Any]) -> str:
+    done, needed = kept.get("completePartitions", 0), kept.get("partitions", 0)
+    at = f" at snapshot {kept['snapshotId']}" if "snapshotId" in kept else ""
+    state = str(kept.get("state", "")).lower()
+    return f"{state}; {done:,} of {needed:,} partitions in {kept['catalog']}.{kept['table']}{at}"
 
 
 def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:

@@ -26,6 +26,7 @@ from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
+    CatalogTables,
     Document,
     Happened,
     Job,
@@ -70,7 +71,7 @@ async def observe(
     found = await kube.list_objects("Pod", owner.namespace, selector, keep_member)
     pods = [parse_pod(pod) for pod in found]
     jobs = _reach(connect, owner, cluster, token, found)
-    job, failure = await _ask(jobs, status)
+    job, failure = await _ask(jobs, document)
     is_running = job is not None and job.status == "RUNNING"
     history_pod = await find_history_pod(kube, owner, status)
     is_to_be_kept = (status.get("history") or {}).get("state") == PENDING and history_pod is None
@@ -264,10 +265,11 @@ def _name(child: Mapping[str, Any]) -> str:
     return f"{child['kind']} {child['metadata']['name']}"
 
 
-async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[Job | None, str]:
+async def _ask(jobs: RayJobs | None, document: Mapping[str, Any]) -> tuple[Job | None, str]:
     """Return the attempt's job, and the reason if Ray did not answer."""
     if jobs is None:
         return None, ""
+    status: Mapping[str, Any] = document.get("status") or {}
     submission = status.get("submission")
     try:
         # Without an attempt, any id shows whether Ray answers.
@@ -276,17 +278,21 @@ async def _ask(jobs: RayJobs | None, status: Mapping[str, Any]) -> tuple[Job | N
         return None, str(error) or "no answer"
     if not submission or job is None:
         return None, ""
-    if job.status == "SUCCEEDED" and find_condition(status, WRITING):
-        job = replace(job, table=await _ask_table(jobs, submission["id"]))
+    has_tables = bool(document["spec"].get("catalogs")) or find_condition(status, WRITING)
+    if job.status == "SUCCEEDED" and has_tables:
+        table, tables = await _ask_tables(jobs, submission["id"])
+        job = replace(job, table=table, tables=tables)
     return job, ""
 
 
-async def _ask_table(jobs: RayJobs, submission_id: str) -> WrittenTable | None:
-    """Return the table of a driver that has ended; the last metrics are older than its end."""
+async def _ask_tables(
+    jobs: RayJobs, submission_id: str
+) -> tuple[WrittenTable | None, CatalogTables]:
+    """Return the tables of a driver that has ended; the last metrics are older than its end."""
     try:
-        return await jobs.table(submission_id)
+        return await jobs.tables(submission_id)
     except RayUnreachable:
-        return None
+        return None, CatalogTables()
 
 
 def _labels(pod: Document) -> Mapping[str, str]:

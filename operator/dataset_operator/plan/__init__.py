@@ -18,7 +18,15 @@ from __future__ import annotations
 from datetime import datetime
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import attempt, ending, keeping_history, ray_cluster, scaling_log, usage
+from dataset_operator.plan import (
+    attempt,
+    ending,
+    keeping_history,
+    kept_rows,
+    ray_cluster,
+    scaling_log,
+    usage,
+)
 from dataset_operator.plan.data_workers import draining, scale_requests, scaling
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Decision
@@ -71,4 +79,5 @@ def plan(
         if rule(draft):
             break
     usage.account(draft)
+    kept_rows.say_materialized(draft)
     return draft.decide()

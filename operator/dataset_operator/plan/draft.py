@@ -28,6 +28,7 @@ from dataset_operator.plan.outcome import Decision, Drain, Event, KeepLog, Stop,
 from dataset_operator.plan.readings import Reading, Readings
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.status import (
+    ConditionStatus,
     derive_phase,
     find_condition,
     fit_message,
@@ -300,7 +301,7 @@ class Draft:
     def condition(
         self,
         kind: str,
-        status: bool,
+        status: bool | None,
         reason: str,
         message: str,
         *,
@@ -310,12 +311,13 @@ class Draft:
         """Set a condition.
 
         Args:
+            status: None for `Unknown`.
             message: its end is cut off if it is too long.
             warns: whether a user has to act, or something was lost.
             tells: whether a transition or a new reason is recorded as an event too.
         """
         before, message = find_condition(self.status, kind), fit_message(message, kind)
-        words: Literal["True", "False"] = "True" if status else "False"
+        words: ConditionStatus = "Unknown" if status is None else "True" if status else "False"
         self.status = set_condition(
             self.status,
             {"type": kind, "status": words, "reason": reason, "message": message},

@@ -9,6 +9,7 @@ from dataset_operator.api import (
     DEADLINE_EXCEEDED,
     FAILED,
     INVALID_SPEC,
+    MATERIALIZED,
     NEW_RUN,
     PRE_RUNNING_DEADLINE_EXCEEDED,
     RELEASED,
@@ -222,9 +223,9 @@ def _begin_run(draft: Draft, reading: Reading) -> None:
     experiment = reading.valid
     run = int(draft.status.get("run", 0)) + 1
     workers = draft.status.get("dataWorkers") or {}
-    draft.clear(TRAINING, WRITING, COMPLETE, FAILED)
+    draft.clear(TRAINING, WRITING, MATERIALIZED, COMPLETE, FAILED)
     draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
-    draft.forget("dataWorkers", "scaling", "usage", "output")
+    draft.forget("dataWorkers", "scaling", "usage", "output", "snapshots", "materialization")
     if "draining" in workers:  # the cluster stays, and its drain goes on
         kept = {field: workers[field] for field in ("draining", "drainingTo") if field in workers}
         draft.status["dataWorkers"] = kept

@@ -6,11 +6,13 @@ that often, and only if a displayed value has changed.
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
-from dataset_operator.observed import Job, Progress, WrittenTable, parse_time
+from dataset_operator.observed import CatalogTables, Job, Progress, WrittenTable, parse_time
 from dataset_operator.plan.draft import Draft
+from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
 
 UPDATE_SECONDS = 30.0
 # While the job runs: the last evaluation and checkpoint follow after the last row.
@@ -18,21 +20,25 @@ _MOST_PERCENT = 99
 # Enough for a person; with more digits, the value would change in every pass.
 _RATE_DIGITS = 3
 _METRIC_DIGITS = 6
+# Of a status, which is bounded; enough for 16 snapshots of tables with usual names.
+MAX_SNAPSHOTS_BYTES = 2 << 10
 # Below this, a number that `g` formats with an exponent is written without one.
 _MAX_PLAIN = 1e15
 
 
 def take_progress(draft: Draft, job: Job) -> None:
     """Record the progress that the driver reports; a job that succeeded is at 100 %."""
+    before = dict(draft.status)
     trainer, output = draft.status.get("trainer", {}), draft.status.get("output", {})
     progress = draft.observed.progress
     if job.status == "SUCCEEDED":
         known: dict[str, Any] = {"progressPercent": 100, "estimatedRemainingSeconds": 0}
-        table = job.table
+        table, tables = job.table, job.tables
     elif progress is not None and _is_time(draft, trainer):
-        known, table = build_trainer(progress), progress.table
+        known, table, tables = build_trainer(progress), progress.table, progress.tables
     else:
         return
+    draft.status |= build_tables(tables)
     shown = trainer | known
     if draft.is_writing:
         shown.pop("productionWaitPercent", None)  # its driver always waits for rows
@@ -40,7 +46,7 @@ def take_progress(draft: Draft, job: Job) -> None:
             shown.pop("samplesPerSecond", None)  # of the spool
         if written := output | build_output(table):
             draft.status["output"] = written
-    if shown != trainer or draft.status.get("output", {}) != output:
+    if shown != trainer or draft.status != before:
         draft.status["trainer"] = shown | {"lastUpdateTime": draft.stamp()}
 
 
@@ -72,12 +78,35 @@ def build_trainer(progress: Progress) -> dict[str, Any]:
     return trainer
 
 
-def build_output(table: WrittenTable | None) -> dict[str, int]:
+def build_output(table: WrittenTable | None) -> dict[str, Any]:
     """Build `status.output` from the known values."""
     if table is None:
         return {}
-    fields = {"rows": table.rows, "files": table.files, "bytes": table.num_bytes}
+    fields = {
+        "rows": table.rows,
+        "files": table.files,
+        "bytes": table.num_bytes,
+        "snapshotId": table.snapshot_id,
+    }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def build_tables(tables: CatalogTables) -> dict[str, Any]:
+    """Build `status.snapshots` and `status.materialization`, those of them that are known."""
+    found: dict[str, Any] = {}
+    kept, room = [], MAX_SNAPSHOTS_BYTES
+    for snapshot in map(_dump, tables.snapshots):
+        room -= len(json.dumps(snapshot, ensure_ascii=False).encode())
+        kept += [snapshot] if room >= 0 else []
+    if kept:
+        found["snapshots"] = kept
+    if tables.materialization is not None:
+        found["materialization"] = _dump(tables.materialization)
+    return found
+
+
+def _dump(model: SnapshotStatus | MaterializationStatus) -> dict[str, Any]:
+    return model.model_dump(by_alias=True, exclude_none=True)
 
 
 def _percent(ratio: float | None) -> int | None:

@@ -25,7 +25,7 @@ from dataset_operator.plan.progress import format_decimal
 
 # The bound of `status.scaling.decisions` in the CRD; older decisions are in the artifacts only.
 MAX_DECISIONS = 10
-# Older stored decisions lose their message and inputs, since a status has only 16 KiB.
+# Older stored decisions lose their message and inputs, since a status has only 20 KiB.
 MAX_MESSAGES = 3
 MAX_MESSAGE_CHARS = 200
 # The inputs that stay in the status once a decision is stored; the artifacts have all of them.

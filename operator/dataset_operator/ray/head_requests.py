@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.names import Owner
-from dataset_operator.observed import Job, Progress, WrittenTable
+from dataset_operator.observed import CatalogTables, Job, Progress, WrittenTable
 from dataset_operator.plan.outcome import KeepLog, Submit
 from dataset_operator.ray.endpoints import Connect
 from dataset_operator.ray.jobs import RayJobs
@@ -166,9 +166,9 @@ class _PausingJobs:
         """See RayJobs."""
         return await self.heads.ask(self.key, "logs", lambda: self.jobs.logs(submission_id))
 
-    async def table(self, submission_id: str) -> WrittenTable | None:
+    async def tables(self, submission_id: str) -> tuple[WrittenTable | None, CatalogTables]:
         """See RayJobs."""
-        return await self.heads.ask(self.key, "logs", lambda: self.jobs.table(submission_id))
+        return await self.heads.ask(self.key, "logs", lambda: self.jobs.tables(submission_id))
 
     async def progress(self) -> Progress | None:
         """See RayJobs."""

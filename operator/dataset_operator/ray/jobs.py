@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataset_operator.api import DASHBOARD_PORT
 from dataset_operator.errors import RayRefused, RayUnreachable
-from dataset_operator.observed import Job, JobStatus, Progress, WrittenTable
+from dataset_operator.observed import CatalogTables, Job, JobStatus, Progress, WrittenTable
 from dataset_operator.plan.outcome import KeepLog, Submit
 from dataset_operator.ray.decision_log import build_log_job
 from dataset_operator.ray.nodes import (
@@ -27,8 +27,8 @@ from dataset_operator.ray.nodes import (
 )
 from dataset_operator.ray.runtime_metrics import read_progress
 from dataset_operator.ray.submission import build_job, build_package
+from dataset_operator.ray.table_reports import parse_lines, parse_written
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, Answer, Endpoint, Request
-from pipeline_runtime.config import MAX_SAFE_INTEGER
 
 # What Ray, the kernel and torch write when memory was not enough.
 _OUT_OF_MEMORY = re.compile(r"OutOfMemory|out of memory|\boom[- _]?kill", re.IGNORECASE)
@@ -36,8 +36,7 @@ _OUT_OF_MEMORY = re.compile(r"OutOfMemory|out of memory|\boom[- _]?kill", re.IGN
 _KILLED = frozenset({-9, 137})
 # Ray gives the whole log at once.
 MAX_LOG_BYTES = 128 << 20
-# The last line of a driver that has written a table, and the end of its log that is searched.
-_TABLE = re.compile(rb"output: rows=(\d{1,16}) files=(\d{1,16}) bytes=(\d{1,16})")
+# The end of a driver's log that is searched for its last lines, which are about tables.
 TABLE_TAIL_BYTES = 64 << 10
 _UNKNOWN = "does not exist"
 _KNOWN = "already exists"
@@ -61,8 +60,8 @@ class RayJobs(Protocol):
     async def logs(self, submission_id: str) -> str | None:
         """All that its driver has written so far; None if Ray does not know the job."""
 
-    async def table(self, submission_id: str) -> WrittenTable | None:
-        """Return the table that a driver has written, by the end of its log; None if none."""
+    async def tables(self, submission_id: str) -> tuple[WrittenTable | None, CatalogTables]:
+        """Return the tables that a driver has written and read, by the end of its log."""
 
     async def progress(self) -> Progress | None:
         """Progress of the run; None if the driver does not report it."""
@@ -149,13 +148,14 @@ class HttpRayJobs:
         content = _expect_ok(answer, f"the log of job {submission_id}")
         return _parse(_LogAnswer, content).logs
 
-    async def table(self, submission_id: str) -> WrittenTable | None:
+    async def tables(self, submission_id: str) -> tuple[WrittenTable | None, CatalogTables]:
         """See RayJobs."""
         path, most = f"/api/jobs/{submission_id}/logs", MAX_LOG_BYTES
         answer = await self._ask("GET", path, max_bytes=most, tail_bytes=TABLE_TAIL_BYTES)
         if _is_unknown(answer):
-            return None
-        return parse_table(_expect_ok(answer, f"the log of job {submission_id}"))
+            return None, CatalogTables()
+        end = _expect_ok(answer, f"the log of job {submission_id}")
+        return parse_written(end), parse_lines(end)
 
     async def progress(self) -> Progress | None:
         """See RayJobs."""
@@ -209,15 +209,6 @@ def parse_job(content: bytes) -> Job:
         exit_code=answer.driver_exit_code,
         out_of_memory=is_killed or bool(_OUT_OF_MEMORY.search(message)),
     )
-
-
-def parse_table(log: bytes) -> WrittenTable | None:
-    """Return the numbers of the last line about a table in the end of a log, which may be JSON."""
-    *_, last = [None, *_TABLE.finditer(log)]
-    if last is None:
-        return None
-    rows, files, num_bytes = (min(int(number), MAX_SAFE_INTEGER) for number in last.groups())
-    return WrittenTable(rows=rows, files=files, num_bytes=num_bytes)
 
 
 def _parse(model: type[_Model], content: bytes) -> _Model:

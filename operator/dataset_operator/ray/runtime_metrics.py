@@ -17,8 +17,9 @@ from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import OUTPUT_PHASES, Progress, WrittenTable
 from dataset_operator.ray.scaling_signals import parse_scaling
+from dataset_operator.ray.table_reports import TABLE_NAMES, parse_tables
 from dataset_operator.ray.transport import Endpoint, Request
-from pipeline_runtime.config import MAX_SAFE_INTEGER
+from pipeline_runtime.config import MAX_SAFE_INTEGER, MAX_STATUS_SNAPSHOTS
 
 # Shorter than for other requests, since a pass can do without these metrics.
 SCRAPE_SECONDS = 3.0
@@ -53,11 +54,11 @@ _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
 # The names read here; `scaling_signals` reads the counters for scaling.
 NAMES = (
     *(*_RATIOS, *_AMOUNTS, *_TABLE),
-    *(_OUTPUT_PHASE, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC),
+    *(_OUTPUT_PHASE, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC, *TABLE_NAMES),
 )
 # An honest page has one line for each; allow twice as many.
-_MAX_LINES = 2 * (len(NAMES) + len(OUTPUT_PHASES) + MAX_METRICS)
-_MAX_LINE_CHARS = 512
+_MAX_LINES = 2 * (len(NAMES) + len(OUTPUT_PHASES) + MAX_METRICS + MAX_STATUS_SNAPSHOTS)
+_MAX_LINE_CHARS = 1024  # the name of a table has at most 512
 
 
 async def read_progress(endpoint: Endpoint) -> Progress | None:
@@ -83,6 +84,7 @@ def parse_progress(text: str) -> Progress | None:
     counts: dict[str, int] = {}
     metrics: dict[str, float] = {}
     table: dict[str, Any] = {}
+    reports: list[Sample] = []
     for sample in chain.from_iterable(map(_parse, islice(lines, _MAX_LINES))):
         name, value = sample.name, sample.value
         if name in _RATIOS and 0.0 <= value <= 1.0:
@@ -99,6 +101,8 @@ def parse_progress(text: str) -> Progress | None:
             table |= _name_phase(sample.labels.get("phase", ""))
         elif name == _TRAINING_METRIC and abs(value) <= _MAX_METRIC and len(metrics) < MAX_METRICS:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
+        elif name in TABLE_NAMES:
+            reports.append(sample)
     counters = parse_scaling(text)
     progress = Progress(
         **known,
@@ -106,6 +110,7 @@ def parse_progress(text: str) -> Progress | None:
         damaged_checkpoints=counts.get("damaged_checkpoints", 0),
         metrics=metrics,
         table=WrittenTable(**table) if table else None,
+        tables=parse_tables(reports),
         counters=counters,
     )
     return None if progress == Progress() else progress

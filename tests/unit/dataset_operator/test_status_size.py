@@ -7,28 +7,48 @@ import pytest
 from stored_status import check_is_stored, num_bytes
 from world import SETTINGS, World, build_document, running
 
-from dataset_operator.observed import Progress, Refusal
+from dataset_operator.observed import CatalogTables, Progress, Refusal
 from dataset_operator.plan.data_workers.draining import MAX_DRAINING
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.scaling_log import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METRICS
 from dataset_operator.status import (
     MAX_MESSAGE_BYTES,
-    MAX_SCALING_BYTES,
+    MAX_SHORT_BYTES,
     find_condition,
     fit_message,
 )
-from pipeline_runtime.config import clean
+from pipeline_runtime.config import (
+    MAX_STATUS_SNAPSHOTS,
+    MaterializationStatus,
+    SnapshotStatus,
+    clean,
+)
 
 KINDS = (
-    *("Accepted", "ClusterReady", "Training", "ScalingActive"),
+    *("Accepted", "ClusterReady", "Training", "Materialized", "ScalingActive"),
     *("ScalingLimited", "Suspended", "Complete", "Failed"),
 )
-SCALING_KINDS = ("ScalingActive", "ScalingLimited")
+SHORT_KINDS = ("Materialized", "ScalingActive", "ScalingLimited")
 LONGEST_URI = "s3://bucket/".ljust(1024, "x")
 LONGEST_METRICS = {
     f"{index:0>{MAX_METRIC_NAME_CHARS}}": -1.23456789e-300 for index in range(MAX_METRICS)
 }
+# Names as long as a table's may be; fewer fit than may be reported.
+LONGEST_TABLES = CatalogTables(
+    snapshots=tuple(
+        SnapshotStatus(catalog="c" * 63, table=f"d.{n:0>510}", snapshot_id=str(2**63 - 1))
+        for n in range(MAX_STATUS_SNAPSHOTS)
+    ),
+    materialization=MaterializationStatus(
+        catalog="c" * 63,
+        table=f"d.{'t' * 510}",
+        state="Partial",
+        partitions=2**31 - 1,
+        complete_partitions=2**31 - 1,
+        snapshot_id=str(2**63 - 1),
+    ),
+)
 WHEN = "2026-01-01T00:00:00Z"
 # The form of the latest decisions, and of older stored ones.
 LONGEST_DECISIONS = [
@@ -85,7 +105,7 @@ LONGEST_GPU_LAW = {
     ],
 )
 @pytest.mark.parametrize("letter", ["x", "ы", "🐘", "\x1b", '"'])
-def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> None:
+def test_whole_messages_fit_the_bound(letter: str, scaling: dict[str, Any]) -> None:
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
     world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
     world.step()
@@ -102,14 +122,16 @@ def test_the_largest_status_has_16_kib(letter: str, scaling: dict[str, Any]) -> 
     check_is_stored(status)
     for condition in status["conditions"]:
         assert condition["message"].endswith(f"{clean(letter)}…")
-        most = MAX_SCALING_BYTES if condition["type"] in SCALING_KINDS else MAX_MESSAGE_BYTES
+        most = MAX_SHORT_BYTES if condition["type"] in SHORT_KINDS else MAX_MESSAGE_BYTES
         assert most - 8 <= num_bytes(condition["message"]) - 2 <= most
 
 
 @pytest.mark.parametrize("letter", ["x", "ы", "🐘", "\x1b", '"'])
-def test_the_largest_status_during_a_drain_has_16_kib(letter: str) -> None:
+def test_the_largest_status_fits_its_bound(letter: str) -> None:
     world = running(storage={"root": LONGEST_URI}, artifacts={"uri": "y" * 1024})
-    world.progress = Progress(ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS)
+    world.progress = Progress(
+        ratio=0.5, remaining_seconds=1e12, metrics=LONGEST_METRICS, tables=LONGEST_TABLES
+    )
     world.step()
     world.status["scaling"] = {"sinceTime": WHEN, "decisions": LONGEST_DECISIONS}
     world.status["usage"] = LONGEST_USAGE
@@ -124,6 +146,7 @@ def test_the_largest_status_during_a_drain_has_16_kib(letter: str) -> None:
             draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
         before, world.document["status"] = world.status, draft.decide().status
         check_is_stored(world.status)
+        assert len(world.status["snapshots"]) == 3
         for condition in world.status["conditions"]:
             assert condition["message"].startswith(clean(letter) * 16)
     assert world.status == before  # otherwise every pass would write it again

@@ -35,7 +35,7 @@ from dataset_operator.plan.scaling_log import list_decisions
 
 # Ray's drain ends with the running tasks; this bounds it (one chunk is a few seconds of work).
 DRAIN_SECONDS = 120
-# They take a quarter of the status' 16 KiB; further victims follow in a later drain.
+# They take a quarter of the status' 20 KiB; further victims follow in a later drain.
 MAX_DRAINING = 32
 LOOK_SECONDS = PERIOD_SECONDS / 3
 

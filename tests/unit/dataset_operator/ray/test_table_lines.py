@@ -1,9 +1,13 @@
-"""The line about a table at the end of a driver's log, in which a user may print anything."""
+"""The lines about tables at the end of a driver's log, in which a user may print anything."""
+
+import json
+from dataclasses import replace
 
 import pytest
 
-from dataset_operator.observed import WrittenTable
-from dataset_operator.ray.jobs import parse_table
+from dataset_operator.observed import CatalogTables, WrittenTable
+from dataset_operator.ray.table_reports import parse_lines, parse_written
+from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
 
 LINE = b"output: rows=1000 files=3 bytes=4096"
 
@@ -20,14 +24,79 @@ LINE = b"output: rows=1000 files=3 bytes=4096"
         (b"output: rows=1.5 files=0 bytes=0", None),
         ("output: rows=٣ files=0 bytes=0".encode(), None),
         (LINE[:-4], None),
+        (LINE + b" snapshot=12345678901234567890", 1000),  # more than Iceberg's 64 bits
         (b"\x00\xff" * 1000, None),
         (b"", None),
     ],
 )
 def test_only_a_whole_line_is_a_table(log: bytes, rows: int | None) -> None:
-    found = parse_table(log)
+    found = parse_written(log)
     assert (found and found.rows) == rows
 
 
 def test_all_numbers_are_read() -> None:
-    assert parse_table(LINE) == WrittenTable(rows=1000, files=3, num_bytes=4096)
+    table = WrittenTable(rows=1000, files=3, num_bytes=4096)
+    assert parse_written(LINE) == parse_written(LINE + b" snapshot=0") == table
+    assert parse_written(LINE + b" snapshot=5") == replace(table, snapshot_id="5")
+
+
+READ = b"read: catalog=lake table=db.rows snapshot_id=5"
+KEPT = b"materialized: catalog=lake table=db.cache state=Miss partitions=3 complete_partitions=3"
+ROWS = SnapshotStatus(catalog="lake", table="db.rows", snapshot_id="5")
+CACHE = MaterializationStatus(
+    catalog="lake",
+    table="db.cache",
+    state="Miss",
+    partitions=3,
+    complete_partitions=3,
+    snapshot_id="7",
+)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(b"report\n%b\n%b snapshot_id=7\n" % (READ, KEPT), id="raw"),
+        pytest.param(b'{"logs": "%b\\n%b snapshot_id=7\\n"}' % (READ, KEPT), id="json"),
+        pytest.param(b"%b\n%b snapshot_id=7" % (READ, KEPT), id="no line break"),
+        pytest.param(b"%b\n%b\n%b snapshot_id=7" % (READ, READ, KEPT), id="twice"),
+        pytest.param(b"%b5%b\n%b\n%b snapshot_id=7" % (READ, b"0" * 30, READ, KEPT), id="too long"),
+        pytest.param(b"%b /etc\n%b other=1 snapshot_id=7" % (READ, KEPT), id="more fields"),
+    ],
+)
+def test_lines_about_tables_are_read(log: bytes) -> None:
+    assert parse_lines(log) == CatalogTables(snapshots=(ROWS,), materialization=CACHE)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        b"",
+        b"\x00\xff" * 1000,
+        b"read: catalog=lake table=db.rows",
+        b"read: catalog=lake table=rows snapshot_id=5",
+        b"read: catalog=lake table=db.rows snapshot_id=-5",
+        b"read: catalog=" + b"x" * 64 + b" table=db.rows snapshot_id=5",
+        b"read: catalog=lake table=db." + b"x" * 512 + b" snapshot_id=5",
+        b"read: catalog=lake table=db.a\\b snapshot_id=5",
+        KEPT.replace(b"Miss", b"Maybe"),
+        KEPT.replace(b"=3", b"=-3"),
+        KEPT.replace(b"=3", b"=3000000000"),
+        KEPT + b" snapshot_id=x",
+    ],
+)
+def test_lines_that_cannot_be_are_skipped(log: bytes) -> None:
+    assert parse_lines(log) == CatalogTables()
+
+
+def test_names_of_tables_survive_json() -> None:
+    line = "read: catalog=lake table=db.строки snapshot_id=5"
+    for log in (line, json.dumps({"logs": line}), json.dumps({"logs": line}, ensure_ascii=False)):
+        [found] = parse_lines(log.encode()).snapshots
+        assert found.table == "db.строки"
+
+
+def test_the_last_16_snapshots_are_taken() -> None:
+    lines = [f"read: catalog=lake table=db.t{n} snapshot_id={n + 1}" for n in range(1000)]
+    found = parse_lines("\n".join(lines).encode()).snapshots
+    assert [each.snapshot_id for each in found] == [str(n) for n in range(985, 1001)]

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline_runtime.config import ExperimentStatus
 
-MAX_STATUS_BYTES = 16 << 10
+MAX_STATUS_BYTES = 20 << 10
 
 
 def num_bytes(value: Any) -> int:
