@@ -25,7 +25,8 @@ exit codes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 # Length of the marked text, and of the text on each side of it.
@@ -107,7 +108,30 @@ def _rebuild_expression_error(message: str, text: str, offset: int, length: int)
 
 
 class SourceError(LastmileError):
-    """A table cannot be found or read; the message names the file."""
+    """A table cannot be found or read; the message names the file.
+
+    `field` is the path of the field of the manifest that is wrong, and "" if no single one is. A
+    source knows it from its own model on (`iceberg.tag`); who opens the source knows the rest.
+    """
+
+    def __init__(self, message: str = "", *, field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+@contextmanager
+def below_field(path: str) -> Iterator[None]:
+    """Put the path of the field that holds a source before the field of its SourceError."""
+    try:
+        yield
+    except SourceError as error:
+        if error.field:
+            error.field = f"{path}.{error.field}"
+        raise
 
 
 class StoreError(SourceError):

@@ -20,7 +20,7 @@ import typer
 from pipeline_runtime.cli.failures import EXIT_INVALID, EXIT_OK, exit_code_of, placing
 from pipeline_runtime.cli.options import code_paths, find_storage_root, working_dir
 from pipeline_runtime.config import LoadedManifest, ManifestError, Problem, clean, load_manifests
-from pipeline_runtime.errors import LastmileError
+from pipeline_runtime.errors import LastmileError, SourceError
 from pipeline_runtime.grammar import check_expressions
 from pipeline_runtime.importing import importing
 
@@ -106,6 +106,12 @@ def _check_syntax(manifest: LoadedManifest) -> list[Problem]:
     return [manifest.place(problem) for problem in problems]
 
 
+def _describe(manifest: LoadedManifest, error: LastmileError) -> Problem:
+    if isinstance(error, SourceError) and error.field:
+        return manifest.place(Problem(path=error.field, message=error.message))
+    return Problem(path="", message=str(error), file=manifest.file)
+
+
 def _plan(
     manifest: LoadedManifest, storage_root: str, syntax: list[Problem], verdict: Verdict
 ) -> None:
@@ -135,8 +141,7 @@ def _plan(
         verdict.add([*error.problems, *(found for found in syntax if found.path not in known)])
     except LastmileError as error:
         verdict.add(syntax)
-        problem = Problem(path="", message=str(error), file=manifest.file)
-        verdict.add([problem], exit_code_of(type(error).__name__))
+        verdict.add([_describe(manifest, error)], exit_code_of(type(error).__name__))
     else:
         verdict.add(syntax)
         verdict.plans.append((manifest, plan))

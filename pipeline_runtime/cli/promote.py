@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipeline_runtime.cli.options import FileOption, JsonOption, SetOption, load_one, make_console
-from pipeline_runtime.errors import ManifestError, Problem
+from pipeline_runtime.errors import ManifestError, Problem, below_field
 from pipeline_runtime.importing import importing
 
 if TYPE_CHECKING:  # these import pyarrow, which --help does without
@@ -61,11 +61,13 @@ def promote(
         from pipeline_runtime.promotion.promote import promote as promote_tables
 
     catalogs = manifest.experiment.spec.catalogs
+    with below_field("spec.dataset"):
+        table = load_table(catalogs, main.catalog, main.table)
     report = promote_tables(
-        load_table(catalogs, main.catalog, main.table).catalog,
+        table.catalog,
         main.table,
         PartitionChoice.parse(partition or ()),
-        [_open_staging(manifest, join) for join in joins],
+        [_open_staging(manifest, place, join) for place, join in joins],
         replaces=replace,
         dry_run=dry_run,
     )
@@ -92,7 +94,8 @@ def find_main(manifest: LoadedManifest) -> IcebergSource:
     return found
 
 
-def _find_join(manifest: LoadedManifest, table: str) -> JoinStep:
+def _find_join(manifest: LoadedManifest, table: str) -> tuple[str, JoinStep]:
+    """Return the path of the join that reads a staging table, and its fields."""
     from pipeline_runtime.steps.join.model import JoinStep
 
     tables = []
@@ -103,14 +106,14 @@ def _find_join(manifest: LoadedManifest, table: str) -> JoinStep:
         tables.append(config.iceberg.table)
         if config.iceberg.table != table:
             continue
+        path = f"spec.pipeline[{index}].join"
         if config.where:
             message = (
                 f"must not choose rows of a table to promote, got {config.where!r}; write the "
                 "staging table with these rows only"
             )
-            path = f"spec.pipeline[{index}].join.where"
-            raise ManifestError([manifest.place(Problem(path=path, message=message))])
-        return config
+            raise ManifestError([manifest.place(Problem(path=f"{path}.where", message=message))])
+        return path, config
     raise typer.BadParameter(
         f"must be the iceberg.table of a join in the manifest's pipeline "
         f"({', '.join(tables) or 'none'}), got {table!r}",
@@ -118,22 +121,23 @@ def _find_join(manifest: LoadedManifest, table: str) -> JoinStep:
     )
 
 
-def _open_staging(manifest: LoadedManifest, join: JoinStep) -> StagingTable:
+def _open_staging(manifest: LoadedManifest, place: str, join: JoinStep) -> StagingTable:
     from pipeline_runtime.iceberg.catalogs import load_table
     from pipeline_runtime.iceberg.pins import Reference
     from pipeline_runtime.promotion.staging import pin_staging
 
     source = join.iceberg
     assert source is not None
-    table = load_table(manifest.experiment.spec.catalogs, source.catalog, source.table)
-    return pin_staging(
-        Reference(source.catalog, source.table, source.snapshot_id, source.branch, source.tag),
-        table,
-        left_keys=join.left_keys,
-        right_keys=join.right_keys,
-        columns=join.columns or source.columns,
-        max_bytes=join.max_bytes,
-    )
+    with below_field(place):
+        table = load_table(manifest.experiment.spec.catalogs, source.catalog, source.table)
+        return pin_staging(
+            Reference(source.catalog, source.table, source.snapshot_id, source.branch, source.tag),
+            table,
+            left_keys=join.left_keys,
+            right_keys=join.right_keys,
+            columns=join.columns or source.columns,
+            max_bytes=join.max_bytes,
+        )
 
 
 def _to_document(report: PromotionReport, *, dry_run: bool) -> dict[str, object]:

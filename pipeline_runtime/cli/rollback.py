@@ -9,6 +9,7 @@ import typer
 
 from pipeline_runtime.cli.options import FileOption, JsonOption, SetOption, load_one
 from pipeline_runtime.cli.promote import PartitionOption, find_main
+from pipeline_runtime.errors import below_field
 from pipeline_runtime.importing import importing
 
 
@@ -35,8 +36,10 @@ def rollback(
         from pipeline_runtime.promotion.rollback import roll_back
 
     catalogs = manifest.experiment.spec.catalogs
+    with below_field("spec.dataset"):
+        table = load_table(catalogs, main.catalog, main.table)
     done = roll_back(
-        load_table(catalogs, main.catalog, main.table).catalog,
+        table.catalog,
         main.table,
         PartitionChoice.parse(partition or ()),
         to,

@@ -71,7 +71,8 @@ def load_table(catalogs: Sequence[CatalogModel], name: str, table: str) -> Table
     try:
         return ask_catalog(what, lambda: catalog.load_table(table), passes=missing)
     except missing as error:
-        raise SourceError(f"{what}: {_explain_missing(catalog, table)}") from error
+        message = f"must be a table of catalog {name!r}, but {_explain_missing(catalog, table)}"
+        raise SourceError(message, field="iceberg.table") from error
 
 
 def find_catalog(catalogs: Sequence[CatalogModel], name: str) -> CatalogModel:
@@ -84,8 +85,8 @@ def find_catalog(catalogs: Sequence[CatalogModel], name: str) -> CatalogModel:
             return catalog
     names = ", ".join(catalog.name for catalog in catalogs) or "none"
     raise SourceError(
-        f"iceberg.catalog: must be the name of a catalog in spec.catalogs ({names}), but is "
-        f"{name!r}. Add it there"
+        f"must be the name of a catalog in spec.catalogs ({names}), but is {name!r}. Add it there",
+        field="iceberg.catalog",
     )
 
 
@@ -221,10 +222,10 @@ def _explain_missing(catalog: Catalog, table: str) -> str:
     namespace, _, name = table.rpartition(".")
     try:
         if not catalog.namespace_exists(namespace):
-            return f"there is no namespace {namespace!r}. Correct iceberg.table"
+            return f"there is no namespace {namespace!r} for {table!r}. Correct it"
         names = [identifier[-1] for identifier in catalog.list_tables(namespace)]
     except Exception:  # noqa: BLE001 - a catalog that lists nothing still lacks the table
         names = []
     near = difflib.get_close_matches(name, names, n=_MAX_NEAR_NAMES)
     hint = f"; similar tables: {', '.join(f'{namespace}.{each}' for each in near)}" if near else ""
-    return f"there is no such table{hint}. Correct iceberg.table"
+    return f"there is no {table!r}{hint}. Correct it"

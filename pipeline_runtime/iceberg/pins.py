@@ -147,9 +147,9 @@ def _find_snapshot(reference: Reference, metadata: TableMetadata) -> Snapshot | 
         snapshot = metadata.snapshot_by_id(int(reference.snapshot_id))
         if snapshot is None:
             raise SourceError(
-                f"iceberg.snapshotId: must be a snapshot of {reference}, but "
-                f"{reference.snapshot_id!r} is none: it never was, or it has expired. "
-                f"{_list_snapshots(metadata)}"
+                f"must be a snapshot of {reference}, but {reference.snapshot_id!r} is none: it "
+                f"never was, or it has expired. {_list_snapshots(metadata)}",
+                field="iceberg.snapshotId",
             )
         return snapshot
     name = reference.tag or reference.branch
@@ -159,8 +159,9 @@ def _find_snapshot(reference: Reference, metadata: TableMetadata) -> Snapshot | 
     refs = {n: ref for n, ref in metadata.refs.items() if ref.snapshot_ref_type == kind}
     if name not in refs:
         raise SourceError(
-            f"iceberg.{kind}: must be a {kind} of {reference} ({', '.join(sorted(refs)) or 'none'})"
-            f", but is {name!r}. Correct it"
+            f"must be a {kind} of {reference} ({', '.join(sorted(refs)) or 'none'}), but is "
+            f"{name!r}. Correct it",
+            field=f"iceberg.{kind}",
         )
     return metadata.snapshot_by_id(refs[name].snapshot_id)
 

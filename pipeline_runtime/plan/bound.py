@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipeline_runtime import expressions
 from pipeline_runtime.config import ExperimentSpec
-from pipeline_runtime.errors import ExpressionError, ManifestError, Problem
+from pipeline_runtime.errors import ExpressionError, ManifestError, Problem, below_field
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.plan.consumers import Consumer
@@ -67,7 +67,8 @@ def bind_tables(spec: ExperimentSpec, consumer: Consumer, opening: Opening) -> B
 
     Raises ManifestError with every broken rule, SourceError if a table cannot be read.
     """
-    table = open_source(spec.dataset, _decoding_pages(opening, spec))
+    with below_field("spec.dataset"):
+        table = open_source(spec.dataset, _decoding_pages(opening, spec))
     schema = _source_schema(spec, table)
     context = BindContext(
         open_side_table=lambda request: open_side_table(request, opening),

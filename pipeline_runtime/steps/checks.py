@@ -57,7 +57,9 @@ class Checks:
                 self.add(".".join(part for part in (field, problem.path) if part), problem.message)
         except StoreError:
             raise  # a store that does not answer is no fault of the manifest
-        except (ExpressionError, SourceError, StepError) as error:
+        except SourceError as error:
+            self.add(".".join(part for part in (field, error.field) if part), error.message)
+        except (ExpressionError, StepError) as error:
             self.add(field, str(error))
 
     def finish(self) -> None:

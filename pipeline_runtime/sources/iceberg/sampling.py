@@ -30,9 +30,10 @@ def choose_sample(
         return None
     if bucketing is None:
         raise SourceError(
-            f"{table}: sampleBuckets: the table must be partitioned by buckets of a column, but is "
-            "not. Remove sampleBuckets and use a sample step, or bucket the table (ALTER TABLE … "
-            "ADD PARTITION FIELD bucket(64, COLUMN))"
+            f"must be absent, since {table} is not partitioned by buckets of a column. Use a "
+            "sample step, or bucket the table (ALTER TABLE … ADD PARTITION FIELD bucket(64, "
+            "COLUMN))",
+            field="iceberg.sampleBuckets",
         )
     return choose_buckets(bucketing.num_buckets, sample.percent, sample.seed)
 

@@ -1,10 +1,12 @@
 """The fluent API, explain and validate work on Iceberg tables, as main tables and as sides."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import yaml
 from facts import assert_one_tells, assert_told
 from iceberg_tables import Lake
 from pyiceberg.schema import Schema
@@ -99,6 +101,35 @@ def test_a_side_needs_its_catalog(lake: Lake, tmp_path: Path) -> None:
     with pytest.raises(ManifestError) as raised:
         read(lake).with_catalog("others", type="Sql", uri=uri).join(other, on="user").plan()
     assert_told(str(raised.value), "spec.pipeline[0].join … spec.catalogs[others] … nothing.db")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        pytest.param({"table": "db.user"}, "table … 'db.user' … db.users", id="table"),
+        pytest.param({"table": "bd.users"}, "table … 'bd'", id="namespace"),
+        pytest.param({"tag": "x"}, "tag … 'x'", id="tag"),
+        pytest.param({"snapshotId": "12"}, "snapshotId … '12'", id="snapshot"),
+        pytest.param({"sampleBuckets": {"percent": 9}}, "sampleBuckets … users", id="buckets"),
+    ],
+)
+def test_a_wrong_table_is_named_by_field_and_line(
+    lake: Lake, tmp_path: Path, fields: dict[str, object], told: str
+) -> None:
+    pipeline = read(lake).join({**SIDE, **fields}, on="user")
+    manifest = yaml.safe_load(pipeline.to_yaml("m"))
+    spec = manifest["spec"]
+    manifests = {
+        "spec.pipeline[0].join": {**spec, "training": {"columns": ["id"]}},
+        "spec.dataset": {**spec, "dataset": {"iceberg": {**SIDE, **fields}}, "pipeline": []},
+    }
+    for place, changed in manifests.items():
+        path = tmp_path / "m.yaml"
+        path.write_text(yaml.safe_dump({**manifest, "spec": changed}))
+        result = CliRunner().invoke(app, ["validate", "-f", str(path)])
+        [line] = [line for line in result.stderr.splitlines() if place in line]
+        assert re.search(rf"m\.yaml:\d+:\d+: {re.escape(place)}\.iceberg\.", line), line
+        assert_told(line.partition(".iceberg.")[2], told)
 
 
 def test_at_most_one_state_is_given(lake: Lake) -> None:

@@ -130,7 +130,7 @@ def test_text_names_counts_and_snapshots(call: Any, lake: PromotionLake, capsys:
             ["--to", "1"],
             {"dataset": {"iceberg": ICEBERG | {"table": "db.mains"}}},
             3,
-            "spec.catalogs[lake] … 'db.mains'",
+            "spec.dataset.iceberg.table … 'db.mains'",
             id="no such table",
         ),
     ],

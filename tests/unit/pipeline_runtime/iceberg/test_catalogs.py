@@ -42,11 +42,11 @@ def test_table_is_loaded_by_names(lake: Catalog) -> None:
     ("catalog", "table", "facts"),
     [
         pytest.param("lak", "db.events", "iceberg.catalog … lake … 'lak'", id="catalog"),
-        pytest.param("lake", "dbx.events", "spec.catalogs[lake] … 'dbx'", id="namespace"),
+        pytest.param("lake", "dbx.events", "iceberg.table … 'lake' … 'dbx'", id="namespace"),
         pytest.param(
-            "lake", "db.event", "spec.catalogs[lake] … 'db.event' … db.events", id="table"
+            "lake", "db.event", "iceberg.table … 'lake' … 'db.event' … db.events", id="table"
         ),
-        pytest.param("lake", "db.nothing", "spec.catalogs[lake] … 'db.nothing'", id="none near"),
+        pytest.param("lake", "db.nothing", "iceberg.table … 'lake' … 'db.nothing'", id="none near"),
     ],
 )
 def test_missing_names_are_reported(lake: Catalog, catalog: str, table: str, facts: str) -> None:

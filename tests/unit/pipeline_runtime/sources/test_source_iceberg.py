@@ -356,7 +356,7 @@ def test_sample_has_the_values_of_its_buckets(lake: Lake, table: Table, seed: in
 @pytest.mark.parametrize(
     ("name", "facts"),
     [
-        pytest.param("plain", "lake.db.plain … sampleBuckets", id="no buckets"),
+        pytest.param("plain", "iceberg.sampleBuckets … lake.db.plain", id="no buckets"),
         pytest.param("later", "lake.db.later … sampleBuckets … .parquet", id="bucketed later"),
     ],
 )
