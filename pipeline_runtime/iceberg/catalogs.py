@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ValidationError
+
 from pipeline_runtime.config import Catalog as CatalogModel
 from pipeline_runtime.config.texts.credentials import hide_credentials
 from pipeline_runtime.config.texts.storage_uri import is_absolute
@@ -172,8 +174,17 @@ def asking_catalog(what: str, *, passes: tuple[type[Exception], ...] = ()) -> It
         if isinstance(error, (LastmileError, *passes)):
             raise
         kind, advice = _judge(error)
-        told = hide_credentials(" ".join(str(error).split())) or type(error).__name__
+        told = hide_credentials(" ".join(_summarize(error).split())) or type(error).__name__
         raise kind(f"{what}: {told.rstrip('.')}. {advice}") from error
+
+
+def _summarize(error: Exception) -> str:
+    """Return the text of an error: of one of pydantic the first problem, without the input."""
+    found = error if isinstance(error, ValidationError) else error.__cause__
+    if not isinstance(found, ValidationError):
+        return str(error)
+    first = found.errors(include_url=False, include_input=False)[0]
+    return ": ".join(part for part in (".".join(map(str, first["loc"])), first["msg"]) if part)
 
 
 def _judge(error: Exception) -> tuple[type[SourceError], str]:
@@ -198,13 +209,19 @@ def _judge(error: Exception) -> tuple[type[SourceError], str]:
             "The file was deleted, or its snapshot expired, while the catalog or the table still "
             "names it. Read a newer snapshot, or restore the file"
         )
+    # Errors of PyIceberg's own parsers, which do not expect other types or a file that ends.
+    damaged = (UnicodeError, TypeError, LookupError, AttributeError, SystemError, EOFError)
+    if isinstance(error, (ValidationError, exceptions.ValidationError, *damaged)):
+        return SourceError, (
+            "The catalog's answer or the table's metadata are damaged, or of a newer version of "
+            "Iceberg. Restore them, or read an older snapshot"
+        )
     persistent = (
         exceptions.BadRequestError,
         exceptions.NoSuchTableError,
         exceptions.NoSuchNamespaceError,
         exceptions.NoSuchIdentifierError,
         exceptions.NoSuchPropertyException,
-        exceptions.ValidationError,
         NotImplementedError,
         ValueError,
     )

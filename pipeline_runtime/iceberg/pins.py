@@ -154,7 +154,8 @@ def _find_snapshot(reference: Reference, metadata: TableMetadata) -> Snapshot | 
         return snapshot
     name = reference.tag or reference.branch
     if name is None:
-        return metadata.current_snapshot()
+        number = metadata.current_snapshot_id
+        return None if number is None else _find_named(reference, metadata, number)
     kind = "tag" if reference.tag else "branch"
     refs = {n: ref for n, ref in metadata.refs.items() if ref.snapshot_ref_type == kind}
     if name not in refs:
@@ -163,7 +164,18 @@ def _find_snapshot(reference: Reference, metadata: TableMetadata) -> Snapshot | 
             f"{name!r}. Correct it",
             field=f"iceberg.{kind}",
         )
-    return metadata.snapshot_by_id(refs[name].snapshot_id)
+    return _find_named(reference, metadata, refs[name].snapshot_id)
+
+
+def _find_named(reference: Reference, metadata: TableMetadata, number: int) -> Snapshot:
+    """Return a snapshot that the metadata name. Raises SourceError if they lack it."""
+    snapshot = metadata.snapshot_by_id(number)
+    if snapshot is None:
+        raise SourceError(
+            f"{reference}: the table's metadata must have snapshot {number}, which is that of "
+            f"{reference.wanted}, but lack it. Restore them from an earlier metadata file"
+        )
+    return snapshot
 
 
 def _list_snapshots(metadata: TableMetadata) -> str:

@@ -190,7 +190,7 @@ class _Inputs:
         key = (then.table, then.snapshot_id, now.snapshot_id)
         if key not in self._changed:
             table, state = self._tables[place]
-            with asking_catalog(f"{table.name()}: cannot read the history"):
+            with asking_catalog(f"{'.'.join(table.name())}: cannot read the history"):
                 self._changed[key] = find_changed(table, state, then.snapshot_id)
         changed = self._changed[key]
         return changed is not None and (partition not in changed if partition else not changed)

@@ -20,6 +20,7 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.config.dataset import SampleBuckets
 from pipeline_runtime.errors import SourceError, StoreError
+from pipeline_runtime.iceberg.catalogs import asking_catalog
 from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.sources.base import (
     Bucketing,
@@ -418,7 +419,8 @@ def build_table(
     metadata = found.metadata.model_copy(update={"current_schema_id": pin.schema_id})
     columns = to_arrow_schema(metadata.schema(), name)
     snapshot = metadata.snapshot_by_id(int(pin.snapshot_id)) if pin.snapshot_id else None
-    mapping = found.name_mapping()
+    with asking_catalog(f"{name}: cannot read the property schema.name-mapping.default"):
+        mapping = found.name_mapping()
     planner = Planner(name=name, columns=columns, metadata=metadata, snapshot=snapshot, io=found.io)
     planner.open_store(metadata.location)  # so that a copy of the table can read at once
     return IcebergTable(

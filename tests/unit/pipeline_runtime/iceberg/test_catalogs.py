@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from facts import assert_told
+from iceberg_tables import Lake
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
@@ -202,6 +204,52 @@ def test_missing_package_is_named() -> None:
     with pytest.raises(SourceError) as raised:
         open_catalog(Catalog(name="lake", type="Hive", uri="thrift://localhost:1"))
     assert_told(str(raised.value), "spec.catalogs[lake] … pyiceberg[hive]")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        pytest.param("", "JSON", id="empty file"),
+        pytest.param("[" * 1000, "recursion", id="deep JSON"),
+        pytest.param({"format-version": 7}, "'7'", id="newer version"),
+        pytest.param({"schemas": "x" * 10_000}, "schemas", id="another type"),
+        pytest.param({"current-schema-id": 9}, "9", id="no such schema"),
+        pytest.param({"snapshots": []}, "snapshot … main", id="no such snapshot"),
+        pytest.param(
+            {"properties": {"schema.name-mapping.default": "{{"}}, "name-mapping", id="name mapping"
+        ),
+    ],
+)
+def test_damaged_metadata_are_refused_in_few_words(
+    tmp_path: Path, change: str | dict[str, object], told: str
+) -> None:
+    lake = Lake(tmp_path)
+    table = lake.create("t", Schema(NestedField(1, "n", LongType(), required=False)))
+    table.append(pa.table({"n": pa.array([1])}))
+    file = Path(table.metadata_location.removeprefix("file://"))
+    if not isinstance(change, str):
+        change = json.dumps(json.loads(file.read_text()) | change)
+    file.write_text(change)
+    with pytest.raises(SourceError) as raised:
+        lake.open("t")
+    assert not isinstance(raised.value, StoreError)
+    text = str(raised.value)
+    assert_told(text, f"… {told}…")
+    assert len(text) < 400
+
+
+@pytest.mark.parametrize("pattern", ["snap-*.avro", "*-m0.avro"])
+@pytest.mark.parametrize("content", [b"", b"Obj\x01garbage", b"\xff" * 500, bytes(500)])
+def test_damaged_manifests_are_refused(tmp_path: Path, pattern: str, content: bytes) -> None:
+    lake = Lake(tmp_path)
+    table = lake.create("t", SCHEMA)
+    table.append(pa.table({"x": pa.array([1])}))
+    [file] = tmp_path.rglob(pattern)
+    file.write_bytes(content)
+    with pytest.raises(SourceError) as raised:
+        lake.open("t").scan(())
+    assert not isinstance(raised.value, StoreError)
+    assert_told(str(raised.value), "lake.db.t: … snapshot")
 
 
 class _Broken(BaseHTTPRequestHandler):
