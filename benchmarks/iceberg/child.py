@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,12 +21,14 @@ import torch
 from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
 from benchmarks.dataloading.measuring.machine import num_cores
 from benchmarks.iceberg.lakes import Lake
+from benchmarks.iceberg.programs import Epoch, Program
 from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
 
 Rows = pa.Table | pa.RecordBatch | Batch
-Program = Callable[[Lake], Iterator[Rows]]
+Run = Callable[[Lake], Iterable[Rows]]
 
-NOT_INSTALLED: Final = "not installed"
+# Where the Makefile installs the packages of peers.txt, which are not in the lock.
+_PEERS: Final = Path("build/iceberg-peers").absolute()
 _IDENTITY: Final = ("request_id", "position")  # of `identities_of`
 _STATUS: Final = Path("/proc/self/status")
 _IO: Final = Path("/proc/self/io")
@@ -34,36 +36,12 @@ _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"  # see proc(5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
-    """One epoch of a program.
-
-    Attributes:
-        sums: see `checksums`; identities only, unless it was a proof.
-        peak_bytes: the most memory of the process above that before the epoch.
-        arrow_peak_bytes: likewise, of Arrow's memory pool alone.
-        read_bytes: bytes that the process read from files.
-    """
-
-    seconds: float
-    sums: Sums
-    peak_bytes: int
-    arrow_peak_bytes: int
-    read_bytes: int
-
-
-def serve(connection: Connection, program: str, needs_ray: bool) -> None:
-    """Run epochs until the other side closes the pipe.
-
-    Args:
-        program: `module:function` of this package.
-        needs_ray: start a Ray in this process first.
-    """
+def serve(connection: Connection, program: Program) -> None:
+    """Run epochs until the other side closes the pipe."""
     torch.set_num_threads(num_cores())
-    module, _, name = program.partition(":")
-    run: Program = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
+    sys.path.append(str(_PEERS))
     ray: AbstractContextManager[Any] = nullcontext()
-    if needs_ray:
+    if program.needs_ray:
         from pipeline_runtime.run.ray_connection import connected
 
         # Ray's join holds logical CPUs for its own actors, and would wait for them for ever.
@@ -71,7 +49,7 @@ def serve(connection: Connection, program: str, needs_ray: bool) -> None:
     with ray:
         connection.send(("ready", None))
         while (asked := _receive(connection)) is not None:
-            connection.send(_answer(run, *asked))
+            connection.send(_answer(program, *asked))
 
 
 def _receive(connection: Connection) -> tuple[Lake, bool] | None:
@@ -82,16 +60,17 @@ def _receive(connection: Connection) -> tuple[Lake, bool] | None:
     return asked
 
 
-def _answer(run: Program, lake: Lake, proves: bool) -> tuple[str, Any]:
+def _answer(program: Program, lake: Lake, proves: bool) -> tuple[str, Any]:
+    opens = program.proves if proves and program.proves else program.opens
+    module, _, name = opens.partition(":")
     try:
+        run = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
         return "epoch", measure(run, lake, proves=proves)
-    except ModuleNotFoundError as error:
-        return NOT_INSTALLED, error.name
     except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
         return "error", traceback.format_exc()
 
 
-def measure(run: Program, lake: Lake, *, proves: bool = False) -> Epoch:
+def measure(run: Run, lake: Lake, *, proves: bool = False) -> Epoch:
     """Run one epoch.
 
     Args:
@@ -102,17 +81,16 @@ def measure(run: Program, lake: Lake, *, proves: bool = False) -> Epoch:
     resident, arrow, read = _field(_STATUS, "VmRSS"), pool.bytes_allocated(), _field(_IO, "rchar")
     _CLEAR_REFS.write_text(_RESET_PEAK)
     sums: Sums = {}
-    arrow_peak = 0
     started = time.perf_counter()
     for rows in run(lake):
         batch = rows if isinstance(rows, dict) else to_batch(rows, None if proves else _IDENTITY)
         sums = add_sums(sums, proof_of(batch) if proves else identities_of(batch))
-        arrow_peak = max(arrow_peak, pool.bytes_allocated())
     return Epoch(
         seconds=time.perf_counter() - started,
+        rows=lake.rows,
         sums=sums,
         peak_bytes=max(1, 1024 * (_field(_STATUS, "VmHWM") - resident)),
-        arrow_peak_bytes=max(1, arrow_peak - arrow),
+        arrow_peak_bytes=max(1, (pool.max_memory() or 0) - arrow),
         read_bytes=_field(_IO, "rchar") - read,
     )
 

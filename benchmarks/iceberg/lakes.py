@@ -44,9 +44,14 @@ KEYS: Final = (KEY, DAY)
 
 @dataclass(frozen=True)
 class Lake:
-    """Sample tables in a folder."""
+    """Sample tables in a folder.
+
+    Attributes:
+        rows: impressions.
+    """
 
     folder: Path
+    rows: int
 
     @property
     def uri(self) -> str:
@@ -75,6 +80,10 @@ class Lake:
         )
         return list(zip(main, side, strict=True))
 
+    def side_rows(self) -> int:
+        """Return the number of rows of the actions."""
+        return sum(pq.read_metadata(path).num_rows for path in self.files(USER_ACTIONS))
+
     def side_bytes(self) -> int:
         """Return the bytes of the columns of the actions that a join needs, by their footers."""
         wanted = {*KEYS, *SIDE_COLUMNS}
@@ -100,12 +109,13 @@ class Lake:
         return {bucket: sorted(found[bucket]) for bucket in sorted(found)}
 
 
-def make_lake(data: Path, rows: int, *, days: int) -> Lake:
+def make_lake(data: Path, rows: int, **options: int) -> Lake:
     """Write the sample's tables below a folder, and keep them for later runs.
 
     Args:
-        days: fewer days give larger files.
+        options: more of `SampleDataOptions`.
     """
-    folder = data.absolute() / f"benchmark-lake-{rows}-{days}"
-    write_lake(folder, SampleDataOptions(rows=rows, days=days))
-    return Lake(folder)
+    chosen = SampleDataOptions(rows=rows, **options)
+    folder = data.absolute() / "-".join(["benchmark-lake", *map(str, [rows, *options.values()])])
+    write_lake(folder, chosen)
+    return Lake(folder, rows)

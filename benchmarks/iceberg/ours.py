@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from benchmarks.iceberg.lakes import ALL_COLUMNS, KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
 from pipeline_runtime.batches import Batch
-from pipeline_runtime.config import parse_experiment
+from pipeline_runtime.config import DatasetExperiment, parse_experiment
 from pipeline_runtime.loader import open_loader, parse_options
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS, SampleTable
@@ -67,20 +67,21 @@ def _batches(
     steps: Sequence[Mapping[str, Any]],
     columns: Sequence[str],
 ) -> Iterator[Batch]:
-    spec = {
-        "dataset": dataset,
-        "pipeline": steps,
-        "training": {"batchSize": BATCH_SIZE, "columns": list(columns)},
-    }
-    if "iceberg" in dataset:
-        spec["catalogs"] = [{"name": CATALOG, "type": "Sql", "uri": lake.uri}]
-    experiment = parse_experiment(
+    training = {"batchSize": BATCH_SIZE, "columns": list(columns)}
+    experiment = build_experiment(lake, dataset=dataset, pipeline=steps, training=training)
+    options = parse_options(last_batch=None, device=None, num_threads=None, distributed=False)
+    return iter(open_loader(experiment, str(lake.folder), options))
+
+
+def build_experiment(lake: Lake, **spec: Any) -> DatasetExperiment:
+    """Return a manifest with these sections, whose catalog `lake` has the sample's tables."""
+    known = {"catalogs": [{"name": CATALOG, "type": "Sql", "uri": lake.uri}]}
+    uses_catalog = "iceberg" in spec["dataset"]
+    return parse_experiment(
         {
             "apiVersion": "experiments.lastmile.dev/v1alpha1",
             "kind": "DatasetExperiment",
             "metadata": {"name": "benchmark"},
-            "spec": spec,
+            "spec": (known if uses_catalog else {}) | spec,
         }
     )
-    options = parse_options(last_batch=None, device=None, num_threads=None, distributed=False)
-    return iter(open_loader(experiment, str(lake.folder), options))

@@ -1,34 +1,55 @@
-"""Lets the programs take turns, each in a process of its own, and checks that their rows agree."""
+"""Lets the arms take turns, each in a process of its own, and checks that their rows agree."""
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
 
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.measuring.checksums import check_agreement
 from benchmarks.dataloading.measuring.piped import Process
-from benchmarks.iceberg.child import Epoch
 from benchmarks.iceberg.lakes import Lake
-from benchmarks.iceberg.targets import Program, Target
+from benchmarks.iceberg.programs import SPEED, Arm, Epoch, Measure, Program
+from benchmarks.iceberg.results import build_row
+from benchmarks.records import Document
 from benchmarks.turns import in_turn
 
 _IDENTITIES = ("rows", "identities", "identities squared")
 
 
-class NotRunError(Exception):
-    """A program cannot run here: its package is missing, or this version has no such step."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of two arms.
+
+    Attributes:
+        at_least, at_most: target of the measure, by its lower or upper bound; with neither, the
+            peer is there for comparison only.
+        equal: the arms must deliver equal values of every column, or the same rows, which may have
+            more columns, or are on different tables.
+    """
+
+    subject: Arm
+    peer: Arm
+    measure: Measure = SPEED
+    at_least: float | None = None
+    at_most: float | None = None
+    equal: Literal["values", "rows", "none"] = "values"
+
+    @property
+    def arms(self) -> tuple[Arm, Arm]:
+        """Both arms."""
+        return self.subject, self.peer
 
 
 class Runs(Protocol):
     """Measures epochs: `Processes`, or a stand-in."""
 
-    def run(self, program: Program, lake: Lake, *, proves: bool, is_fresh: bool) -> Epoch:
-        """Measure an epoch. Raises NotRunError if the program cannot run here."""
+    def run(self, arm: Arm, *, proves: bool) -> Epoch:
+        """Measure an epoch. Raises BenchmarkError if the program fails."""
         ...
 
 
@@ -36,101 +57,101 @@ class Processes:
     """A process for each program; use it as a context.
 
     Args:
-        small: tables for the first epoch of a fresh process, which loads libraries.
+        warm_up: tables for the first epoch of a fresh process, which loads libraries.
+        is_fresh: measure each epoch in a process of its own.
     """
 
-    def __init__(self, small: Lake) -> None:
-        self._small = small
+    def __init__(self, warm_up: Lake, *, is_fresh: bool) -> None:
+        self._warm_up = warm_up
+        self._is_fresh = is_fresh
         self._stack = ExitStack()
         self._alive: dict[Program, Process] = {}
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def run(self, program: Program, lake: Lake, *, proves: bool, is_fresh: bool) -> Epoch:
+    def run(self, arm: Arm, *, proves: bool) -> Epoch:
         """See Runs."""
-        if is_fresh:
+        program = arm.program
+        if self._is_fresh:
             with _start(program) as process:
-                _ask(process, self._small, proves=False)
-                return _ask(process, lake, proves=proves)
+                _ask(process, self._warm_up, proves=False)
+                return _ask(process, arm.lake, proves=proves)
         if program not in self._alive:
             self._alive[program] = self._stack.enter_context(_start(program))
-        return _ask(self._alive[program], lake, proves=proves)
+        return _ask(self._alive[program], arm.lake, proves=proves)
 
 
 def _start(program: Program) -> Process:
-    target = ("benchmarks.iceberg.child", "serve")
-    return Process(program.name, target, program.opens, program.needs_ray)
+    return Process(program.name, ("benchmarks.iceberg.child", "serve"), program)
 
 
 def _ask(process: Process, lake: Lake, *, proves: bool) -> Epoch:
     process.send((lake, proves))
-    found = process.receive()
-    if isinstance(found, str):
-        raise NotRunError(f"not installed: {found}")
-    epoch: Epoch = found
+    epoch: Epoch = process.receive()
     return epoch
 
 
-@dataclass(slots=True, kw_only=True)
-class Found:
-    """The measurements: epochs by target's lake and program, and why programs did not run."""
-
-    epochs: dict[tuple[bool, Program], list[Epoch]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    proofs: dict[tuple[bool, Program], Epoch] = field(default_factory=dict)
-    not_run: dict[Program, str] = field(default_factory=dict)
+def compare(
+    comparisons: Sequence[Comparison], warm_up: Lake, rounds: int, *, is_fresh: bool
+) -> list[Document]:
+    """Measure all arms in processes; see `measure`."""
+    with Processes(warm_up, is_fresh=is_fresh) as runs:
+        return measure(comparisons, runs, rounds)
 
 
-def measure(
-    targets: Sequence[Target], lakes: Mapping[bool, Lake], runs: Runs, rounds: int
-) -> Found:
-    """Measure all programs of the targets.
+def measure(comparisons: Sequence[Comparison], runs: Runs, rounds: int) -> list[Document]:
+    """Let the arms take turns, and return a row for each comparison.
 
-    Args:
-        lakes: the tables with large files (True), and the others.
+    An arm whose program does not run here is left out, and its rows say why.
 
-    Raises DisagreementError if two programs of a target deliver different rows.
+    Raises DisagreementError if two arms of a comparison deliver different rows.
     """
-    found = Found()
-    for is_large in (False, True):
-        chosen = [target for target in targets if target.is_large == is_large]
-        programs = list(dict.fromkeys(p for t in chosen for p in (t.subject, t.peer)))
-        for program in programs:
-            _prove(found, program, lakes[is_large], runs, is_large=is_large)
-        for target in chosen:
-            _check(found, target)
-        running = [program for program in programs if program not in found.not_run]
-        for index in range(rounds):
-            for program in in_turn(running, index) if running else ():
-                epoch = runs.run(program, lakes[is_large], proves=False, is_fresh=is_large)
-                found.epochs[is_large, program].append(epoch)
-                print(f"round {index + 1}: {program.name}: {epoch.seconds:.2f} s", file=sys.stderr)
-    return found
+    arms = list(dict.fromkeys(arm for comparison in comparisons for arm in comparison.arms))
+    proofs: dict[Arm, Epoch] = {}
+    failed: dict[Arm, str] = {}
+    for arm in arms:
+        try:
+            proofs[arm] = runs.run(arm, proves=True)  # warms caches besides
+        except BenchmarkError as error:
+            failed[arm] = str(error).strip().splitlines()[-1]
+            print(f"{arm.program.name} does not run: {error}", file=sys.stderr)
+    for comparison in comparisons:
+        _check(comparison, proofs)
+    epochs: defaultdict[Arm, list[Epoch]] = defaultdict(list)
+    for index in range(rounds):
+        for arm in in_turn(list(proofs), index) if proofs else ():
+            epoch = runs.run(arm, proves=False)
+            epochs[arm].append(epoch)
+            print(f"round {index + 1}: {arm.program.name}: {epoch.seconds:.2f} s", file=sys.stderr)
+    return [_build_row(comparison, epochs, failed) for comparison in comparisons]
 
 
-def _prove(found: Found, program: Program, lake: Lake, runs: Runs, *, is_large: bool) -> None:
-    """Run an epoch that reads every value; it warms caches besides."""
-    try:
-        epoch = runs.run(program, lake, proves=True, is_fresh=is_large)
-    except (BenchmarkError, NotRunError) as error:
-        found.not_run[program] = str(error).strip().splitlines()[-1]
-        print(f"{program.name} does not run: {error}", file=sys.stderr)
-        return
-    found.proofs[is_large, program] = epoch
+def _check(comparison: Comparison, proofs: dict[Arm, Epoch]) -> None:
+    found = {arm.program.name: proofs[arm].sums for arm in comparison.arms if arm in proofs}
+    if comparison.equal == "rows":
+        found = {name: {key: sums[key] for key in _IDENTITIES} for name, sums in found.items()}
+    if comparison.equal != "none" and len(found) == 2:
+        check_agreement(comparison.subject.program.name, found)
 
 
-def _check(found: Found, target: Target) -> None:
-    proofs = {
-        program.name: found.proofs[target.is_large, program].sums
-        for program in (target.subject, target.peer)
-        if (target.is_large, program) in found.proofs
-    }
-    if not target.is_equal:
-        proofs = {name: {key: sums[key] for key in _IDENTITIES} for name, sums in proofs.items()}
-    if len(proofs) == 2:
-        check_agreement(target.subject.name, proofs)
+def _build_row(
+    comparison: Comparison, epochs: dict[Arm, list[Epoch]], failed: dict[Arm, str]
+) -> Document:
+    subject, peer = comparison.arms
+    mine, others = epochs[subject], epochs[peer]
+    times = subject.lake.rows / peer.lake.rows
+    of = comparison.measure.of
+    return build_row(
+        subject=subject.program.name + (f", {times:g} × the rows" if times != 1 else ""),
+        peer=peer.program.name if subject.program != peer.program else "1 × the rows",
+        measure=comparison.measure.name,
+        values=[of(a, b, subject.lake) for a, b in zip(mine, others, strict=False)],
+        at_least=comparison.at_least,
+        at_most=comparison.at_most,
+        not_run="; ".join(f"{a.program.name}: {failed[a]}" for a in comparison.arms if a in failed),
+        epochs={"subject": mine, "peer": others},
+    )

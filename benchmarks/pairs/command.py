@@ -11,8 +11,7 @@ from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.workloads import LEVELS
 from benchmarks.pairs.arms import FEED, LOADER, open_arms
 from benchmarks.pairs.cells import KINDS, build_cells
-from benchmarks.pairs.figure import draw
-from benchmarks.pairs.report import build_markdown, summarise
+from benchmarks.pairs.report import build_markdown, draw, summarise
 from benchmarks.pairs.rounds import Limits, measure
 from benchmarks.records import Beginning, print_results
 

@@ -1,15 +1,23 @@
-"""From epochs to the document of results, and its page."""
+"""From epochs to the document of results, its page and its picture."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from benchmarks.dataloading.reporting.comparisons import describe_ratio, rounded
 from benchmarks.dataloading.reporting.ratios import pair_ratios
 from benchmarks.pairs.arms import Arm, Measured
 from benchmarks.pairs.cells import Cell
 from benchmarks.pairs.rounds import CellEpochs
+from benchmarks.ratios import (
+    Interval,
+    describe_circumstances,
+    draw_intervals,
+    format_met,
+    format_ratio,
+)
 from benchmarks.records import Document
 
 # Speed of the subject over the base's, by the lower bound; and of its peak memory, by the median.
@@ -67,15 +75,10 @@ def build_markdown(results: Document) -> str:
 
 
 def _lines(results: Document) -> Iterator[str]:
-    settings, machine = results["settings"], results["machine"]
-    load = results["loadAverage"]
+    settings = results["settings"]
     yield "# Lastmile against itself"
     yield ""
-    yield (
-        f"Do not edit; made by `{results['command']}` at commit {results['commit']}, "
-        f"{results['finishedAt']}, {results['minutes']:g} minutes, {machine['processor']}, "
-        f"{machine['cores']} cores; load average {load[0]} at the start, {load[1]} at the end."
-    )
+    yield describe_circumstances(results)
     yield ""
     yield (
         f"{settings['rows']:,} rows. All arms take turns and delivered the same rows, by checksums "
@@ -91,21 +94,19 @@ def _lines(results: Document) -> Iterator[str]:
     )
     yield f"|{'---|' * 11}"
     for row in results["pairs"]:
-        ratios = [_format(row[name]) for name in ("speed", "epoch_speed", "cpu", "memory")]
+        ratios = [format_ratio(row[name]) for name in ("speed", "epoch_speed", "cpu", "memory")]
         peaks = [row["peak_bytes"], row["base_peak_bytes"]]
         sizes = "–" if None in peaks else " / ".join(f"{p / _MEBIBYTE:,.0f}" for p in peaks)
-        met = [_word(row["is_speed_met"]), _word(row["is_memory_met"])]
+        met = [format_met(row["is_speed_met"]), format_met(row["is_memory_met"])]
         names = [row[name] for name in ("cell", "subject", "base")]
         yield f"| {' | '.join([*names, str(row['rounds']), *ratios, sizes, *met])} |"
 
 
-def _format(ratio: Document | None) -> str:
-    if ratio is None:
-        return "–"
-    low, high = ratio["ratio_low"], ratio["ratio_high"]
-    bounds = "" if low is None else f" [{low:.3f}–{high:.3f}]"
-    return f"{ratio['ratio_median']:.3f}{bounds}"
-
-
-def _word(met: bool | None) -> str:
-    return {None: "–", True: "met", False: "**missed**"}[met]
+def draw(results: Document, path: Path) -> None:
+    """Write a picture of the bounds of every ratio of speeds."""
+    pairs = results["pairs"]
+    intervals = [
+        Interval(label=f"{row['cell']}: {row['base']}", ratio=row["speed"], target=MIN_SPEED)
+        for row in pairs
+    ]
+    draw_intervals(intervals, f"speed of {pairs[0]['subject']} over the base's; bar: target", path)

@@ -1,57 +1,57 @@
 """The order of the programs, the agreement of their rows, and the judgement of targets."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from benchmark_environment import ENVIRONMENT
 
-from benchmarks.dataloading.errors import DisagreementError
-from benchmarks.iceberg.child import Epoch, to_batch
+from benchmarks.dataloading.errors import BenchmarkError, DisagreementError
+from benchmarks.iceberg.child import to_batch
 from benchmarks.iceberg.lakes import Lake
-from benchmarks.iceberg.report import build_markdown, summarise
-from benchmarks.iceberg.rounds import NotRunError, measure
-from benchmarks.iceberg.targets import Program, Target
+from benchmarks.iceberg.programs import TIME_A_ROW, Arm, Epoch, Program
+from benchmarks.iceberg.report import build_markdown
+from benchmarks.iceberg.results import build_row
+from benchmarks.iceberg.rounds import Comparison, measure
 
-A, B, C = (Program(name, f"peers:{name}") for name in "ABC")
-LAKE = Lake(Path("lake"))
+LAKE, LARGER = Lake(Path("lake"), 10), Lake(Path("larger"), 40)
+A, B, C = (Arm(Program(name, f"peers:{name}"), LAKE) for name in "ABC")
+A_ON_LARGER = Arm(A.program, LARGER)
 
 
 @dataclass
 class Machine:
-    """Gives epochs of known seconds and sums, and notes which programs were asked for."""
+    """Gives epochs of known seconds and sums, and notes which arms were measured."""
 
-    seconds: dict[Program, float] = field(default_factory=dict)
-    sums: dict[Program, dict[str, int]] = field(default_factory=dict)
-    missing: tuple[Program, ...] = ()
-    taken: list[Program] = field(default_factory=list)
+    seconds: dict[Arm, float] = field(default_factory=dict)
+    sums: dict[Arm, dict[str, int]] = field(default_factory=dict)
+    missing: tuple[Arm, ...] = ()
+    taken: list[Arm] = field(default_factory=list)
 
-    def run(self, program: Program, lake: Lake, *, proves: bool, is_fresh: bool) -> Epoch:
+    def run(self, arm: Arm, *, proves: bool) -> Epoch:
         """See Runs."""
-        if program in self.missing:
-            raise NotRunError("no such package")
+        if arm in self.missing:
+            raise BenchmarkError("it failed:\n  no such package")
         if not proves:
-            self.taken.append(program)
-        noise = 1.02 if program == B and self.taken.count(B) % 2 else 1.0
+            self.taken.append(arm)
+        noise = 1.02 if arm == B and self.taken.count(B) % 2 else 1.0
         return Epoch(
-            seconds=self.seconds.get(program, 1.0) * noise,
-            sums={"rows": 10} | self.sums.get(program, {}),
+            seconds=self.seconds.get(arm, 1.0) * noise,
+            rows=arm.lake.rows,
+            sums={"rows": 10} | self.sums.get(arm, {}),
             peak_bytes=100,
             arrow_peak_bytes=100,
             read_bytes=100,
         )
 
 
-def summary(machine: Machine, *targets: Target, rounds: int = 4) -> list[dict[str, Any]]:
-    found = measure(targets, {False: LAKE, True: LAKE}, machine, rounds)
-    return summarise(targets, found, LAKE)[:-1]
-
-
 def test_programs_take_turns_and_another_is_first_each_round() -> None:
     machine = Machine()
-    targets = [Target(subject=A, peer=peer, at_least=None) for peer in (B, C)]
-    summary(machine, *targets, rounds=2)
+    measure([Comparison(A, peer) for peer in (B, C)], machine, 2)
     assert machine.taken == [A, B, C, B, C, A]
 
 
@@ -60,14 +60,32 @@ def test_programs_take_turns_and_another_is_first_each_round() -> None:
     [pytest.param(1.3, True, id="above"), pytest.param(1.2, False, id="bound below")],
 )
 def test_the_lower_bound_decides(seconds: float, is_met: bool) -> None:
-    [row] = summary(Machine(seconds={B: seconds}), Target(subject=A, peer=B, at_least=1.2))
+    [row] = measure([Comparison(A, B, at_least=1.2)], Machine(seconds={B: seconds}), 4)
     assert row["is_met"] is is_met
     assert row["ratio_median"] == pytest.approx(seconds, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("values", "targets", "is_met"),
+    [
+        pytest.param([1.0, 1.2], {"at_most": 1.1}, False, id="the upper bound is above"),
+        pytest.param([0.9], {"at_most": 1.1}, True, id="one round"),
+        pytest.param([0.0, 0.0], {"at_most": 0}, True, id="zeros have no bounds"),
+        pytest.param([48.0], {"at_least": 48, "at_most": 48}, True, id="a count"),
+        pytest.param([47.0], {"at_least": 48, "at_most": 48}, False, id="a count is less"),
+        pytest.param([47.0], {}, None, id="no target"),
+    ],
+)
+def test_targets_are_judged_by_their_bound(
+    values: list[float], targets: dict[str, float], is_met: bool | None
+) -> None:
+    row = build_row(subject="A", peer="B", measure="some", values=values, **targets)
+    assert row["is_met"] is is_met
+
+
 def test_a_peer_that_is_not_installed_leaves_the_others() -> None:
-    targets = [Target(subject=A, peer=peer, at_least=1.0) for peer in (B, C)]
-    missing, other = summary(Machine(missing=(B,)), *targets)
+    comparisons = [Comparison(A, peer, at_least=1.0) for peer in (B, C)]
+    missing, other = measure(comparisons, Machine(missing=(B,)), 4)
     assert "no such package" in missing["not_run"]
     assert other["rounds"] == 4
 
@@ -77,15 +95,21 @@ def test_other_rows_are_not_compared(column: str, fails: bool) -> None:
     """A stream without the join has other columns, but must have the same rows."""
     machine = Machine(sums={A: {"identities": 1, "identities squared": 1, "item_id": 3}})
     machine.sums[B] = machine.sums[A] | {column: 5}
-    loose = Target(subject=A, peer=B, at_least=None, is_equal=False)
-    strict = Target(subject=A, peer=B, at_least=None)
     with pytest.raises(DisagreementError):
-        summary(machine, strict)
+        measure([Comparison(A, B)], machine, 1)
+    loose = [Comparison(A, B, equal="rows")]
     if fails:
         with pytest.raises(DisagreementError):
-            summary(machine, loose)
+            measure(loose, machine, 1)
     else:
-        summary(machine, loose)
+        measure(loose, machine, 1)
+
+
+def test_a_larger_table_is_compared_by_row() -> None:
+    comparison = Comparison(A_ON_LARGER, A, measure=TIME_A_ROW, equal="none")
+    [row] = measure([comparison], Machine(seconds={A_ON_LARGER: 6.0}), 2)
+    assert row["ratio_median"] == pytest.approx(1.5)
+    assert "4 ×" in row["subject"]
 
 
 def test_arrow_rows_become_the_tensors_of_the_loader() -> None:
@@ -94,15 +118,14 @@ def test_arrow_rows_become_the_tensors_of_the_loader() -> None:
     assert found == {"x": [2, 3], "l.offsets": [0, 0, 2], "l.values": [8, 9]}
 
 
-def test_the_page_has_a_line_for_each_target() -> None:
-    targets = [Target(subject=A, peer=peer, at_least=1.0) for peer in (B, C)]
-    document = {
-        "settings": {"rows": 1, "largeRows": 1, "days": 1},
-        "machine": {"processor": "x", "cores": 2},
-        **dict.fromkeys(("command", "commit", "finishedAt"), "x"),
-        "minutes": 1.0,
-        "loadAverage": [0, 0],
-        "comparisons": summary(Machine(missing=(B,)), *targets),
+def test_the_page_has_a_line_for_each_comparison() -> None:
+    comparisons = [Comparison(A, peer, at_least=1.0) for peer in (B, C)]
+    facts = {"rounds": 2, "commit": "abc", "finishedAt": "x", "minutes": 1, "loadAverage": [0, 0]}
+    rows = measure(comparisons, Machine(missing=(B,)), 2)
+    document: dict[str, Any] = {
+        **ENVIRONMENT,
+        "settings": {"rows": 1, "sideRows": 1, "largeRows": 1},
+        "cells": [{"name": "some", **facts, "rows": rows}],
     }
     lines = build_markdown(document).splitlines()
-    assert len([line for line in lines if line.startswith("| A |")]) == 2
+    assert len([line for line in lines if line.startswith("| some | A |")]) == 2

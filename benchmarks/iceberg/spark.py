@@ -1,0 +1,92 @@
+"""Spark's storage-partitioned join of the sample's tables, in a session that stays warm.
+
+PySpark is in the folder of peers (`child`), Iceberg's jars are those of `tools.jar_tools`. Where
+there is no Java, the program fails, and the results say so.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from benchmarks.iceberg.lakes import KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
+from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
+from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS
+from tools.jar_tools import ICEBERG_SPARK, fetch, find_jars
+
+_SETTINGS: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.maxResultSize": "0",
+    "spark.driver.memory": "4g",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.iceberg.planning.preserve-data-grouping": "true",
+    "spark.sql.requireAllClusterKeysForCoPartition": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.v2.bucketing.allowCompatibleTransforms.enabled": "true",
+    "spark.sql.sources.v2.bucketing.enabled": "true",
+    "spark.sql.sources.v2.bucketing.partiallyClusteredDistribution.enabled": "false",
+    "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
+    "spark.ui.enabled": "false",
+}
+
+
+def run_join(lake: Lake) -> Iterator[pa.RecordBatch]:
+    """Join, and drop the rows in Spark, so that none has to leave the JVM."""
+    _join(lake).write.format("noop").mode("overwrite").save()
+    yield from ()
+
+
+def collect_join(lake: Lake) -> Iterator[pa.Table]:
+    """Join, and yield the rows."""
+    yield _join(lake).toArrow()
+
+
+def _join(lake: Lake) -> Any:
+    """Return the join as a DataFrame. Raises RuntimeError if Spark would shuffle."""
+    columns = ", ".join((*MAIN_COLUMNS, *SIDE_COLUMNS))
+    left, right = (f"{CATALOG}.{NAMESPACE}.{layout.name}" for layout in (IMPRESSIONS, USER_ACTIONS))
+    query = f"select {columns} from {left} left join {right} using ({', '.join(KEYS)})"
+    found = _open_session(lake).sql(query)
+    plan = found._jdf.queryExecution().executedPlan().toString()
+    if "Exchange" in plan:
+        raise RuntimeError(f"Spark shuffles instead of a storage-partitioned join: {plan}")
+    return found
+
+
+@cache
+def _open_session(lake: Lake) -> Any:
+    """Return a session whose catalog has the tables; sessions of one process share its JVM."""
+    session = _start().newSession()
+    catalog = f"spark.sql.catalog.{CATALOG}"
+    for key, value in {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": f"jdbc:sqlite:{lake.uri.removeprefix('sqlite:///')}",
+        ".jdbc.schema-version": "V1",
+        ".warehouse": str(lake.folder),
+    }.items():
+        session.conf.set(catalog + key, value)
+    return session
+
+
+@cache
+def _start() -> Any:
+    if shutil.which("java") is None:
+        raise RuntimeError("Spark needs Java, which is not on PATH")
+    from pyspark.sql import SparkSession  # type: ignore[import-not-found,unused-ignore]
+
+    fetch(ICEBERG_SPARK)
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    jars = ",".join(str(jar) for jar in find_jars(ICEBERG_SPARK).glob("*.jar"))
+    cores = len(os.sched_getaffinity(0))
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("benchmark")
+    for key, value in {**_SETTINGS, "spark.jars": jars}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
