@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -140,12 +141,18 @@ class TableLayout:
         return {name: part.model_dump(mode="json", by_alias=True) for name, part in parts.items()}
 
     def build_arrow_schema(self) -> pa.Schema:
-        """Return the Arrow types of the files' columns, with field ids in their metadata.
+        """Return the Arrow types of rows for the files, with field ids in their metadata.
 
         All may be null, required ones too (`find_missing_value` looks for these): Arrow's casts
-        take the parts of a null struct for nulls.
+        take the parts of a null struct for nulls. UUIDs are 16 bytes, which Arrow can sort.
         """
-        return pa.schema([_make_optional(field) for field in self._build_required_schema()])
+        fields = self._build_required_schema()
+        return pa.schema([_make_optional(field, has_uuids=False) for field in fields])
+
+    def build_file_schema(self) -> pa.Schema:
+        """Return the Arrow types of the files' columns: those of the rows, with UUIDs as such."""
+        fields = self._build_required_schema()
+        return pa.schema([_make_optional(field, has_uuids=True) for field in fields])
 
     def _build_required_schema(self) -> pa.Schema:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -304,14 +311,17 @@ class TableLayout:
         return file
 
 
-def _make_optional(field: pa.Field) -> pa.Field:
+def _make_optional(field: pa.Field, *, has_uuids: bool) -> pa.Field:
+    make = partial(_make_optional, has_uuids=has_uuids)
     kind = field.type
     if pa.types.is_struct(kind):
-        kind = pa.struct([_make_optional(part) for part in kind])
+        kind = pa.struct([make(part) for part in kind])
     elif pa.types.is_large_list(kind):
-        kind = pa.large_list(_make_optional(kind.value_field))
+        kind = pa.large_list(make(kind.value_field))
     elif pa.types.is_map(kind):
-        kind = pa.map_(kind.key_field, _make_optional(kind.item_field))
+        kind = pa.map_(make(kind.key_field).with_nullable(False), make(kind.item_field))
+    elif isinstance(kind, pa.UuidType) and not has_uuids:
+        kind = kind.storage_type
     return field.with_type(kind).with_nullable(True)
 
 
@@ -356,9 +366,11 @@ class DataFileWriter:
         self._sink = sink
         self._partition: tuple[bytes | None, ...] | None = None
         self._rows = 0
+        self._schema = layout.build_file_schema()
+        self._is_cast = self._schema.types != layout.build_arrow_schema().types
         self._writer = pq.ParquetWriter(
             sink,
-            layout.build_arrow_schema(),
+            self._schema,
             compression=compression,
             store_decimal_as_integer=True,  # as Iceberg's specification has it
             store_schema=False,  # the field ids and Parquet's types say it all
@@ -374,7 +386,8 @@ class DataFileWriter:
             layout, first = self._layout, rows.slice(0, 1)
             values = layout.partition_values(layout.partition_columns(first), 0)
             self._partition = layout.encode_partition(values)
-        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+        stored = rows.cast(self._schema) if self._is_cast else rows
+        self._writer.write_table(stored, row_group_size=max(1, rows.num_rows))
         self._rows += rows.num_rows
 
     def close(self) -> None:
