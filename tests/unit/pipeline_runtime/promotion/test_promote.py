@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +24,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, ListType, LongType, NestedField, StringType, StructType
+from pyiceberg.types import (
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    UUIDType,
+)
 
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.iceberg.commits import CommitUnknown, Retrying
@@ -140,13 +149,19 @@ def test_several_tables_are_promoted_in_one_commit(lake: PromotionLake) -> None:
     ]
     one = lake.create_staging("db.ctr", feature_rows(main_rows()), buckets=6)
     two = lake.create_staging("db.seen", nested, column="seen", kind=kind, by_day=True)
+    uuids = [
+        {**{k: row[k] for k in ("day", "user", "item")}, "uuid": UUID(int=i).bytes}
+        for i, row in enumerate(main_rows())
+    ]
+    three = lake.create_staging("db.uuids", uuids, column="uuid", kind=UUIDType())
     num_snapshots = len(lake.main.metadata.snapshots)
 
-    lake.promote(one, two)
+    lake.promote(one, two, three)
 
     assert len(lake.main.metadata.snapshots) == num_snapshots + 1
     ctr = {(r["day"], r["user"]): r["ctr"] for r in feature_rows(main_rows())}
     seen = {(r["day"], r["user"]): r["seen"] for r in nested}
+    uuid = {(r["day"], r["user"]): UUID(bytes=r["uuid"]) for r in uuids}
     # PyIceberg reads null lists of structs as empty ones.
     paths = [path.removeprefix("file://") for path in lake.files()]
     for row in [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]:
@@ -154,6 +169,7 @@ def test_several_tables_are_promoted_in_one_commit(lake: PromotionLake) -> None:
         is_known = row["user"] is not None
         assert row["ctr"] == (ctr[key] if is_known else None)
         assert row["seen"] == (seen[key] if is_known else None)
+        assert row["uuid"] == (uuid[key] if is_known else None)
 
 
 def test_repeated_promotion_does_nothing(lake: PromotionLake) -> None:
