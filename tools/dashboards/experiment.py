@@ -1,4 +1,4 @@
-"""One experiment: does it get on, why do its GPUs wait, what did the autoscaler do about it.
+"""One experiment: its progress, the waits of its GPUs, the autoscaler's decisions, its tables.
 
 What the driver serves has the labels `namespace` and `experiment` by the relabelling of
 docs/operating/observe.md; `_head` takes it once, should two targets tell the same.
@@ -33,6 +33,8 @@ def _pace(name: str, *labels: str) -> str:
 
 
 _LOOP = _pace("run_loop_seconds_total")
+# Beginnings of the names of metrics: of `output`, and of the step materialize while it computes.
+WRITERS = ("output", "materialization")
 _WAITS = Step(value=0.05, colour="orange")
 
 
@@ -265,6 +267,73 @@ _WORKERS = Row(
     ),
 )
 
+_MIB = 1 << 20
+
+
+def _writer(name: str, *labels: str) -> str:
+    """Return a metric of the table of `output`, or of the rows that `materialize` computes."""
+    return " or ".join(_head(f"{prefix}_{name}", *labels) for prefix in WRITERS)
+
+
+_TABLES = Row(
+    title="Tables: written, kept and read",
+    panels=(
+        Panel(
+            title="Files",
+            description="Files that were written, of the table of `output` or of the rows that "
+            "`materialize` computes. They appear in the phase Merging.",
+            unit="",
+            queries=(Query(expr=_writer("files"), legend="files"),),
+        ),
+        Panel(
+            title="Mean size of a file",
+            description="Bytes of these files, by their number. Files far below "
+            "targetFileSizeBytes, and many of them: too many partitions or buckets for "
+            "the rows.",
+            unit="bytes",
+            steps=(Step(value=0, colour="orange"), Step(value=16 * _MIB, colour="green")),
+            queries=(
+                Query(expr=f"({_writer('bytes')}) / ({_writer('files')} > 0)", legend="mean size"),
+            ),
+        ),
+        Panel(
+            title="Commits",
+            description="Commits to a catalog since the attempt began, and the attempts at them "
+            "that another writer was faster than. Each of those waits up to five seconds; after "
+            "ten minutes of them the attempt at the run fails.",
+            unit="",
+            queries=(
+                Query(expr=_writer("commits_total"), legend="commits"),
+                Query(expr=_writer("commit_retries_total"), legend="tried again"),
+            ),
+        ),
+        Panel(
+            title="Kept partitions",
+            description="Partitions of the source that the run needs at its step `materialize`, "
+            "and those of them that the cache table has.",
+            unit="",
+            queries=(
+                Query(expr=_head("materialization_partitions"), legend="needed"),
+                Query(expr=_head("materialization_complete_partitions"), legend="complete"),
+            ),
+        ),
+        Panel(
+            title="Snapshots that are read",
+            description="The snapshots of Iceberg tables that the run reads, sides of joins and "
+            "the cache table of `materialize` included. All attempts read the same ones.",
+            unit="",
+            kind="table",
+            queries=(
+                Query(
+                    expr=_head("read_snapshot_info", "catalog", "table", "snapshot_id"),
+                    legend="{{catalog}}.{{table}} at {{snapshot_id}}",
+                ),
+            ),
+            width=16,
+        ),
+    ),
+)
+
 _RESOURCES = Row(
     title="Memory and use",
     panels=(
@@ -311,7 +380,7 @@ EXPERIMENT = Board(
     description="One experiment: how its training gets on, why its GPUs wait, and what the "
     "autoscaler decided.",
     variables=("namespace", "experiment"),
-    rows=(_NOW, _TRAINING, _GPUS, _WORKERS, _RESOURCES),
+    rows=(_NOW, _TRAINING, _GPUS, _WORKERS, _TABLES, _RESOURCES),
     marks=(
         Mark(
             name="Decisions",

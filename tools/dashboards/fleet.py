@@ -45,6 +45,10 @@ _STARVED = f"{_each('production_wait_ratio')} > {STARVED_RATIO}"
 _UTILIZATION = _each("gpu_utilization_ratio")
 _GPUS = _each("gpus")
 _IDLE_GPUS = f"sum({_each_rate('gpu_idle_seconds_total', _USAGE_WINDOW)})"
+_RETRIES = (
+    "max by (namespace, experiment) "
+    '(increase(lastmile_output_commit_retries_total{namespace=~"$namespace"}[1h]))'
+)
 _BY_NAME = "{{namespace}}/{{experiment}}"
 
 
@@ -161,6 +165,12 @@ _EXPERIMENTS = Row(
                     legend="failed",
                 ),
             ),
+        ),
+        Panel(
+            title="Commits tried again, in an hour",
+            description="Attempts at a commit to a catalog that another writer was faster than: "
+            "the ten experiments with most. Many at once write to the same tables.",
+            queries=(Query(expr=f"topk(10, {_RETRIES})", legend=_BY_NAME),),
         ),
         Panel(
             title="Autoscaler is blind",

@@ -20,7 +20,7 @@ from dataset_operator.sources.gpus import is_percent
 
 _NAME = "__name__"
 # Of the runtime's own series; every other label says from where a series was scraped.
-_OUR_LABELS = ("stage", "state", "name", "phase")
+_OUR_LABELS = ("stage", "state", "name", "phase", "catalog", "table", "snapshot_id")
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # What tells GPUs apart: DCGM's exporter, a slice of it, Ray.

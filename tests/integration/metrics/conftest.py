@@ -30,7 +30,7 @@ def prometheus(program: Path, tmp_path: Path) -> Iterator[Prometheus]:
     exporter = Exporter()
     with exporter.serving():
         port = exporter.port
-        head = {"namespace": "team", "pod": "clicks-head"}
+        head = {"namespace": "team", "pod": "clicks-head", "experiment": "clicks"}
         config: dict[str, object] = {
             "global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": "1s"},
             "scrape_configs": [

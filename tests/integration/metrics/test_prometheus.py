@@ -22,7 +22,15 @@ from dataset_operator.sources.base import Reading, Run
 from dataset_operator.sources.prometheus import PrometheusSource
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.feed.base import WorkerUsage
+from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.metrics import Pace, RunCollector
+from pipeline_runtime.output.job import Progress
+from pipeline_runtime.report import Materialized
+from pipeline_runtime.run.reported_tables import ReportedTables
+from pipeline_runtime.run.table_metrics import TableCollector
+from pipeline_runtime.run.writing.writing_metrics import WritingCollector
+from tools.dashboards.experiment import EXPERIMENT
+from tools.dashboards.fleet import FLEET
 
 OWNER = Owner(name="clicks", namespace="team", uid="1")
 PODS = (
@@ -57,6 +65,32 @@ def page_of_driver(rows: int) -> bytes:
     collector.update({0: snapshot}, pace)
     registry.register(collector)
     return generate_latest(registry)
+
+
+def page_of_writer(retries: int) -> bytes:
+    """Return the page of a driver that keeps rows, reads a table and writes one."""
+    writing = WritingCollector([(0, "read")], planned_rows=1000)
+    writing.update(
+        Progress(
+            phase="Committing", rows=700, files=3, num_bytes=900, commits=2, commit_retries=retries
+        )
+    )
+    pin = Pin(catalog="lake", table="db.rows", table_uuid="u", snapshot_id=str(2**62), schema_id=0)
+    kept = Materialized(
+        catalog="lake", table="db.cache", state="Miss", partitions=3, complete_partitions=2
+    )
+    registry = CollectorRegistry()
+    registry.register(writing)
+    registry.register(TableCollector(ReportedTables(pins=(pin,), materialization=kept)))
+    return generate_latest(registry)
+
+
+async def ask(prometheus: Prometheus, query: str) -> list[float]:
+    async with aiohttp.ClientSession() as session:
+        url = f"{prometheus.url}/api/v1/query"
+        async with session.get(url, params={"query": query}) as response:
+            document = await response.json()
+    return [float(series["value"][1]) for series in document["data"]["result"]]
 
 
 async def until(
@@ -101,6 +135,37 @@ def test_a_drivers_page_comes_through_as_if_it_had_been_asked(prometheus: Promet
     assert reading.progress is not None
     assert reading.progress.counters.workers is not None
     assert reading.unknown == ""
+
+
+def test_the_dashboards_find_the_tables_of_a_writer(prometheus: Prometheus) -> None:
+    pages = prometheus.exporter.pages
+    pages["/driver"] = page_of_writer(4)
+    reading = asyncio.run(until(prometheus, lambda reading: reading.progress is not None))
+    assert reading.progress == parse_progress(pages["/driver"].decode())
+    pages["/driver"] = page_of_writer(40)
+    [row] = [row for row in EXPERIMENT.rows if row.title.startswith("Tables")]
+    [retries] = [panel for panel in FLEET.panels if panel.title.startswith("Commits tried again")]
+    wanted = {
+        "Files: files": 3.0,
+        "Mean size of a file: mean size": 300.0,
+        "Commits: commits": 2.0,
+        "Commits: tried again": 40.0,
+        "Kept partitions: needed": 3.0,
+        "Kept partitions: complete": 2.0,
+    }
+
+    async def story() -> None:
+        while (await ask(prometheus, "lastmile_output_commit_retries_total"))[:1] != [40.0]:
+            await asyncio.sleep(0.2)
+        for panel in (*row.panels, retries):
+            for query in panel.queries:
+                expr = query.expr.replace("$namespace", "team").replace("$experiment", "clicks")
+                [value] = await ask(prometheus, expr)
+                name = f"{panel.title}: {query.legend}"
+                assert value == wanted.get(name, value), name
+                assert value > 0.0, name
+
+    asyncio.run(story())
 
 
 def test_counters_go_on_and_begin_anew_as_they_are(prometheus: Prometheus) -> None:

@@ -21,6 +21,7 @@ from tools.build_tools import find_prometheus
 from tools.cluster.box import Box
 from tools.dashboards.__main__ import BOARDS
 from tools.dashboards.__main__ import FOLDER as BOARDS_FOLDER
+from tools.dashboards.experiment import EXPERIMENT, WRITERS
 from tools.go_tools import ToolError
 
 pytestmark = [pytest.mark.usefixtures("played"), pytest.mark.timeout(600)]
@@ -42,6 +43,24 @@ ABSENT = {
     "lastmile-fleet / Passes that failed, by error: {{reason}}": "the API server answers",
     "lastmile-experiment / Memory of trainers: rank {{rank}}, GPU": "nobody here has a GPU",
     'LastmileWritingStalled / lastmile_output_phase{phase="Spooling"}': "it trains",
+    "lastmile-fleet / Commits tried again, in an hour: {{namespace}}/{{experiment}}": "it trains",
+    **{
+        f"lastmile-experiment / {panel.title}: {query.legend}": "it trains on Parquet"
+        for row in EXPERIMENT.rows
+        if row.title.startswith("Tables")
+        for panel in row.panels
+        for query in panel.queries
+    },
+    **{
+        f"{alert} / lastmile_{prefix}_{name}": "it trains"
+        for prefix in WRITERS
+        for alert, name in (
+            ("LastmileCommitsContended", "commit_retries_total"),
+            ("LastmileCommitStalled", 'phase{phase="Committing"}'),
+        )
+    },
+    "LastmileFilesSmall / lastmile_output_bytes": "it trains",
+    "LastmileFilesSmall / lastmile_output_files": "it trains",
 }
 # What a slow machine shows for a moment: three scrapes of the driver that do not answer in time.
 SELDOM = {
