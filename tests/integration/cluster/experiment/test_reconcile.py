@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from typing import Any
 
 import pytest
 from reconcile_stage import DEADLINE_SECONDS, NAME, POLL_SECONDS, Stage, play
@@ -65,15 +66,40 @@ lastmile_output_rows 700
 lastmile_output_files 0
 lastmile_output_bytes 0
 lastmile_output_phase{phase="Spooling"} 1
+lastmile_read_snapshot_info{catalog="lake",table="db.rows",snapshot_id="9223372036854775807"} 1
+lastmile_materialization_info{catalog="lake",table="db.cache_1",snapshot_id="",state="Partial"} 1
+lastmile_materialization_partitions 3
+lastmile_materialization_complete_partitions 1
 """
+# A backfill: rows that are kept, joined and written to a staging table.
+BACKFILL: dict[str, Any] = {
+    "catalogs": [{"name": "lake", "type": "Rest", "uri": "https://catalog/"}],
+    "dataset": {"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
+    "pipeline": [
+        {
+            "materialize": {
+                "iceberg": {"catalog": "lake", "table": "db.cache"},
+                "bucketBy": "id",
+                "buckets": 4,
+            }
+        }
+    ],
+    "output": {"iceberg": {"catalog": "lake", "table": "db.staging"}},
+}
+ENDING_LOG = """spooling
+read: catalog=lake table=db.rows snapshot_id=9223372036854775807
+read: catalog=lake table=db.cache_1 snapshot_id=7
+materialized: catalog=lake table=db.cache_1 snapshot_id=7 state=Partial partitions=3 complete_partitions=3
+output: rows=1000 files=3 bytes=4096 snapshot=8
+"""  # noqa: E501
 
 
 def test_an_experiment_writes_a_table_without_trainers(box: Box, namespace: str) -> None:
     async def story(stage: Stage) -> None:
         stage.ray.metrics = OUTPUT_PAGE
-        stage.apply(output={"parquet": {"uri": "kept/"}})
+        stage.apply(**BACKFILL)
         await stage.until("Writing", "True", "Running")
-        await stage.step()
+        await stage.until("Materialized", "False", "Computing")
         cluster, status = await stage.ray_cluster(), await stage.status()
         groups = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
         assert groups == [DATA_WORKERS]
@@ -81,17 +107,20 @@ def test_an_experiment_writes_a_table_without_trainers(box: Box, namespace: str)
         assert status["output"] == {"rows": 700, "files": 0, "bytes": 0}
         job = stage.only_job()
         sent = stage.ray.experiment_of(job["submission_id"])["spec"]
-        assert sent["output"]["parquet"]["uri"] == "kept/"
+        assert sent["output"]["iceberg"]["table"] == "db.staging"
         assert not {"trainers", "training"} & sent.keys()
 
-        log = "spooling\noutput: rows=1000 files=3 bytes=4096\n"
-        stage.ray.endings[job["entrypoint"]] = Ending(status="SUCCEEDED", log=log)
+        stage.ray.endings[job["entrypoint"]] = Ending(status="SUCCEEDED", log=ENDING_LOG)
         stage.ray.end(job["submission_id"], "SUCCEEDED")
         await stage.until("Complete", "True", "Succeeded")
         await stage.until_gone("RayCluster", (await stage.owner()).ray_cluster)
         status = await stage.status()
         assert status["phase"] == "Complete"
-        assert status["output"] == {"rows": 1000, "files": 3, "bytes": 4096}
+        assert status["output"] == {"rows": 1000, "files": 3, "bytes": 4096, "snapshotId": "8"}
+        read = {each["table"]: each["snapshotId"] for each in status["snapshots"]}
+        assert read == {"db.rows": str(2**63 - 1), "db.cache_1": "7"}
+        assert status["materialization"]["completePartitions"] == 3
+        box.kubectl("wait", "--for=condition=Materialized", "-n", namespace, f"dsexp/{NAME}")
 
     play(box, namespace, story)
 
