@@ -2,8 +2,9 @@
 
 `build_ready_plan` plans a run. If the cache table lacks rows, an output of its own writes them:
 the experiment's steps up to `materialize`, over the partitions of the source that are missing. A
-few partitions at a time are committed, so that a run that is killed keeps those before. Rows that
-another run commits meanwhile are not committed twice.
+few partitions at a time are committed, so that a run that is killed or stopped keeps those before.
+Rows that another run commits meanwhile are not committed twice. It is a phase of the run, with
+progress, metrics and signals (`preceding`), though the run has no folder yet.
 """
 
 from __future__ import annotations
@@ -11,29 +12,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Protocol
 
 import pyarrow as pa
 
 from pipeline_runtime.config import DatasetExperiment, IcebergTarget, Output, Training
 from pipeline_runtime.config.output import DEFAULT_FILE_BYTES
-from pipeline_runtime.errors import StoreError
+from pipeline_runtime.errors import Interrupted, StoreError
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.iceberg.catalogs import find_catalog
+from pipeline_runtime.importing import importing
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.materialization.tables import ORPHAN_AGE, PARTITION_COLUMN
 from pipeline_runtime.output.cache_table import AlreadyCovered, CacheTable, open_cache_table
 from pipeline_runtime.output.iceberg import SplitByPartition
-from pipeline_runtime.output.job import Job, Progress, Target, Writers, open_job
+from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler
 from pipeline_runtime.plan import Group, Plan
 from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.phases import MATERIALIZING, PLAN, RAY
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
@@ -59,11 +65,19 @@ def build_ready_plan(experiment: DatasetExperiment, options: RunOptions, build: 
         options.tables.begin(found)
     if found is None or found.state == "Hit":
         return plan
-    began = time.monotonic()
-    for line in found.explain():
-        options.show(f"materialize: {line}")
-    materialize(experiment, found, options, build)
-    options.show(f"materialize: {found.table} is complete, {time.monotonic() - began:.1f} s")
+    began, preceding = time.monotonic(), options.preceding
+    preceding.show(Reading(notes=tuple(f"materialize: {line}" for line in found.explain())))
+    try:
+        materialize(experiment, found, options, build)
+    except Stopped as error:
+        raise Interrupted(
+            f"stopped by a signal while rows for {found.table} were computed; what is committed is "
+            "kept. Run again to continue"
+        ) from error
+    seconds = time.monotonic() - began
+    note = f"materialize: {found.table} is complete, {seconds:.1f} s"
+    preceding.show(Reading(notes=(note,)))
+    preceding.phases.begin(PLAN)
     plan = build(experiment)
     assert plan.materialization is not None
     if plan.materialization.state != "Hit":
@@ -79,24 +93,35 @@ def materialize(
     experiment: DatasetExperiment, found: Materialization, options: RunOptions, build: Build
 ) -> None:
     """Compute the missing partitions of a materialization, and commit them."""
-    plan = build(_build_writing(experiment, found))
+    from pipeline_runtime.run.writing.progress import KeepingProgress  # it imports this module
+
+    plan = build(build_writing(experiment, found))
     artifacts = open_location(experiment.spec.artifacts.uri, options.storage_root).join(
         experiment.metadata.name
     )
     catalog = find_catalog(experiment.spec.catalogs, found.step.iceberg.catalog)
     needs_ray = options.address != "local" or plan.feed.engine == "RayData"
-    with _connected(options) if needs_ray else _nothing():
+    preceding = options.preceding
+    num_rows = sum(found.partitions[key].rows for key in found.missing)
+    progress = KeepingProgress(plan.main, num_rows, preceding)
+    with (
+        _connected(options) if needs_ray else nullcontext(),
+        preceding.watch(progress.collector),
+    ):
+        preceding.phases.begin(MATERIALIZING)
         for keys in _cut_commits(found):
             table = open_cache_table(
                 found, keys, plan.main.output_schema, catalog, artifacts, DEFAULT_FILE_BYTES
             )
             _sweep(table, found)
-            _write(_Writing(plan=plan, found=found, keys=keys, table=table), needs_ray=needs_ray)
+            writing = Writing(plan=plan, found=found, keys=keys, table=table)
+            write_partitions(writing, partial(_open_writers, needs_ray), progress)
             options.tables.add_complete(len(keys))
-            options.show(f"materialize: {len(keys):,} partitions committed to {found.table}")
+            note = f"materialize: {len(keys):,} partitions committed to {found.table}"
+            preceding.show(Reading(notes=(note,)))
 
 
-def _build_writing(experiment: DatasetExperiment, found: Materialization) -> DatasetExperiment:
+def build_writing(experiment: DatasetExperiment, found: Materialization) -> DatasetExperiment:
     """Return the experiment that computes the rows: the steps before `materialize`."""
     target = IcebergTarget(catalog=found.step.iceberg.catalog, table=found.table)
     spec = experiment.spec.model_copy(
@@ -125,7 +150,7 @@ def _cut_commits(found: Materialization) -> Iterator[frozenset[str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Writing:
+class Writing:
     """The work of one commit."""
 
     plan: Plan
@@ -183,7 +208,18 @@ def _sweep(table: CacheTable, found: Materialization) -> None:
             table.abandon(name)
 
 
-def _write(writing: _Writing, *, needs_ray: bool) -> None:
+class _OnProgress(Protocol):
+    def begin(self, job: Job) -> None: ...
+
+    def __call__(self, progress: Progress) -> None: ...
+
+
+def write_partitions(
+    writing: Writing,
+    open_writers: Callable[[Plan, Stream, Job], AbstractContextManager[Writers]],
+    on_progress: _OnProgress,
+) -> None:
+    """Write the partitions of one commit. Raises Stopped if `on_progress` does."""
     stream_plan, groups, owners = writing.plan_groups()
     form = writing.table.form
     target = Target(
@@ -223,8 +259,9 @@ def _write(writing: _Writing, *, needs_ray: bool) -> None:
         ),
     )
     stream = Stream(plan=stream_plan, chunk_rows=record.chunk_rows, finish=stamp)
+    on_progress.begin(job)
     try:
-        job.write(lambda: _open_writers(plan, stream, job, needs_ray), groups, _report)
+        job.write(lambda: open_writers(plan, stream, job), groups, on_progress)
     except AlreadyCovered:
         _log.debug("%s: another run has computed the same rows", writing.table.name)
     finally:
@@ -232,7 +269,7 @@ def _write(writing: _Writing, *, needs_ray: bool) -> None:
 
 
 def _open_writers(
-    plan: Plan, stream: Stream, job: Job, needs_ray: bool
+    needs_ray: bool, plan: Plan, stream: Stream, job: Job
 ) -> AbstractContextManager[Writers]:
     # The package of the writing consumer imports this module.
     if not needs_ray:
@@ -244,16 +281,12 @@ def _open_writers(
     return open_ray_writers(plan, stream, job.staged, staging_field="spec.artifacts.uri")
 
 
-def _report(progress: Progress) -> None:
-    _log.debug("%s: %d rows", progress.phase, progress.rows)
-
-
-def _connected(options: RunOptions) -> AbstractContextManager[None]:
-    from pipeline_runtime.run.ray_connection import connected
-
-    return connected(options.address, 0, verbose=options.verbose)
-
-
 @contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def _connected(options: RunOptions) -> Iterator[None]:
+    """Connect to Ray; the run itself connects again."""
+    options.preceding.phases.begin(RAY)
+    with importing():
+        from pipeline_runtime.run.ray_connection import connected
+
+    with connected(options.address, 0, verbose=options.verbose):
+        yield

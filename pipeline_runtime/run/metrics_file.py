@@ -38,6 +38,7 @@ FIRST_FILE_SECONDS = 60.0
 FILE_SHARE_OF_RUN = 0.02
 _TIME = pa.timestamp("ms", tz="UTC")
 _WORD = pa.dictionary(pa.int32(), pa.string())
+Samples = list[tuple[datetime, str, str, float]]
 _COLUMNS = {"time": _TIME, "name": _WORD, "labels": _WORD, "value": pa.float64()}
 
 
@@ -52,12 +53,17 @@ def _now() -> datetime:
 
 @dataclass(slots=True, kw_only=True)
 class MetricsKeeper:
-    """Samples a collector and writes the samples; those that the store refuses are lost."""
+    """Samples a collector and writes the samples; those that the store refuses are lost.
+
+    Attributes:
+        location: the run's folder on the artifacts store; None while it is not known.
+        samples: those that are not written yet.
+    """
 
     collector: Collector
-    location: Location
+    location: Location | None
     now: Callable[[], datetime] = _now
-    _rows: list[tuple[datetime, str, str, float]] = field(default_factory=list)
+    samples: Samples = field(default_factory=list)
     _samples: int = 0
 
     def run(self, stop: threading.Event) -> None:
@@ -74,7 +80,7 @@ class MetricsKeeper:
         """Record the current values of all metrics."""
         now = self.now()
         self._samples += 1
-        self._rows += [
+        self.samples += [
             (now, sample.name, json.dumps(sample.labels, sort_keys=True), float(sample.value))
             for metric in self.collector.collect()
             for sample in metric.samples
@@ -82,9 +88,11 @@ class MetricsKeeper:
 
     def write(self) -> None:
         """Write the samples since the last file to a new one."""
-        rows, self._rows, self._samples = self._rows, [], 0
-        if not rows:
+        self._samples = 0
+        if not self.samples or self.location is None:
             return
+        rows = self.samples.copy()
+        self.samples.clear()
         columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
         table = pa.table({name: pa.array(values, kind) for (name, kind), values in columns})
         sink = io.BytesIO()
@@ -98,12 +106,20 @@ class MetricsKeeper:
 
 
 @contextmanager
-def keeping_metrics(collector: Collector, location: Location) -> Iterator[None]:
-    """Sample metrics during the run in a cluster's pod; elsewhere, do nothing."""
+def keeping_metrics(
+    collector: Collector, location: Location | None, samples: Samples
+) -> Iterator[None]:
+    """Sample metrics during the run in a cluster's pod; elsewhere, do nothing.
+
+    Args:
+        location: the run's folder on the artifacts store; None before it is known. The samples are
+            then left in `samples`, for the next call to write.
+    """
     if ROLE_VARIABLE not in os.environ:
         yield
         return
-    stop, keeper = threading.Event(), MetricsKeeper(collector=collector, location=location)
+    stop = threading.Event()
+    keeper = MetricsKeeper(collector=collector, location=location, samples=samples)
     thread = threading.Thread(target=keeper.run, args=(stop,), name="lastmile-metrics", daemon=True)
     thread.start()
     try:

@@ -13,6 +13,7 @@ from typing import Any
 from pyarrow import fs as pafs
 
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
+from pipeline_runtime.run.preceding import Preceding
 from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.sources import Location
 
@@ -39,7 +40,7 @@ class RunOptions:
             embedded Ray in any case; or that of a running cluster.
         code_paths: folders that the user's modules are imported from.
         function: the entrypoint, if it is a function of a notebook.
-        show: takes lines about the work that precedes a run.
+        preceding: controls of work that precedes a run.
         tables: what the run has found out about its Iceberg tables; metrics and summary show it.
     """
 
@@ -54,7 +55,7 @@ class RunOptions:
     code_paths: tuple[str, ...] = ()
     verbose: bool = False
     function: Callable[[Any], object] | None = None
-    show: Callable[[str], None] = field(default=lambda line: None, compare=False)
+    preceding: Preceding = field(default_factory=Preceding, compare=False)
     tables: ReportedTables = field(default_factory=ReportedTables, compare=False)
 
     @property

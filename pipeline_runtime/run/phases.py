@@ -2,6 +2,8 @@
 
 imports → plan → torch (→ Ray) → first batch → training → report         a training
 imports → plan (→ Ray) → spooling → merging → committing → report        an output
+
+If a step `materialize` lacks rows: plan (→ Ray) → materializing → plan before either goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 
 IMPORTS = "imports"
 PLAN = "plan"
+MATERIALIZING = "materializing"
 TORCH = "torch"
 RAY = "Ray"
 FIRST_BATCH = "first batch"
@@ -24,6 +27,7 @@ REPORT = "report"
 _DOING: Mapping[str, str] = {
     IMPORTS: "starting",
     PLAN: "planning: reading the files' footers",
+    MATERIALIZING: "computing the rows of the step materialize",
     TORCH: "loading torch and the entrypoint",
     RAY: "starting Ray and its workers",
     FIRST_BATCH: "waiting for the first batch",
@@ -58,13 +62,19 @@ class Phases:
             at: Unix time of the change, if another process noticed it earlier.
         """
         now = time.time() if at is None else min(time.time(), max(self.current_since, at))
-        self.seconds[self.current] = now - self.current_since
-        self.current, self.current_since = name, now
+        self._add(now)
+        self.current = name
         self.on_begin()
 
     def end(self) -> None:
         """End the last phase."""
-        self.seconds[self.current] = time.time() - self.current_since
+        self._add(time.time())
+
+    def _add(self, now: float) -> None:
+        """Count the current phase, which may have been there before."""
+        before = self.seconds.get(self.current, 0.0)
+        self.seconds[self.current] = before + now - self.current_since
+        self.current_since = now
 
     def describe(self) -> str:
         """Return what the run is doing, and for how long."""

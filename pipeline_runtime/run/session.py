@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment
@@ -40,6 +41,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import keep_pins
 from pipeline_runtime.run.places import check_apart
+from pipeline_runtime.run.preceding import Preceding
 from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.run.results import (
     begin_folder,
@@ -51,11 +53,17 @@ from pipeline_runtime.run.results import (
 from pipeline_runtime.run.run_log import RunLog, keeping_run_log
 from pipeline_runtime.run.stop_signals import StopRequest, catching_signals
 
+if TYPE_CHECKING:  # a plan is shown before this is imported
+    from prometheus_client.registry import Collector
+
+    from pipeline_runtime.run.metrics_file import Samples
+
 # On a cluster, decisions/ is already in the store before the report.
 REPORT_FILES = ("summary.json", "report.html", PLAN_FILE, "manifest.yaml")
 # The operator lets a stopped driver live for 120 s.
 _DRAIN_SECONDS = 150.0
 _POLL_SECONDS = 3.0
+_STOPPING = "stopping; partitions that are committed are kept (Ctrl-C again: at once)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +107,13 @@ def run_experiment(
     watcher.phases.begin(phases.PLAN)
     shown = options.output
     # The user's code runs in this process, and may change its folder.
-    options = replace(
-        options,
-        output=shown.absolute(),
-        show=lambda line: watcher.on_reading(Reading(notes=(line,))),
-        tables=ReportedTables(),
-    )
+    options = replace(options, output=shown.absolute(), tables=ReportedTables())
     add_code_paths(options.code_paths)
     check_apart(experiment, options)
+    samples: Samples = []
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
+        preceding = _build_preceding(options, watcher, log, samples)
+        claim.options = replace(claim.options, preceding=preceding)
         run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
         run.basis = keep_pins(run.basis)
         options.tables.pins = run.basis.plan.pins
@@ -129,7 +135,7 @@ def run_experiment(
             stop=StopRequest(),
             show=watcher.on_reading,
         )
-        outcome = _execute(run, control, watcher, log)
+        outcome = _execute(run, control, watcher, log, samples)
         watcher.phases.begin(phases.REPORT)
         finished = _report(run, control, outcome, planned, warning)
     return replace(finished, output=shown / folder.name if options.folder_per_run else shown)
@@ -211,32 +217,74 @@ def _report(
     return Finished(outcome=outcome, summary=summary, output=folder, hints=hints)
 
 
-def _execute(run: ConsumerRun, control: Control, watcher: Watcher, log: RunLog) -> Outcome:
-    """Execute the run with Ray, metrics and signal handlers set up around it."""
+def _build_preceding(
+    options: RunOptions, watcher: Watcher, log: RunLog, samples: Samples
+) -> Preceding:
+    """Return the controls of work that precedes the run.
+
+    Args:
+        samples: takes the metrics, which are written once the run has a folder.
+    """
+    stop = StopRequest(interrupts=True)
+
+    def show(reading: Reading) -> None:
+        log.note(reading.notes)
+        watcher.on_reading(reading)
+
+    def tell(count: int) -> None:
+        show(Reading(notes=(_STOPPING if count == 1 else "stopping at once",)))
+
+    @contextmanager
+    def watch(collector: Collector) -> Iterator[None]:
+        from pipeline_runtime.run.metrics_file import keeping_metrics
+
+        with (
+            _serving(collector, options, watcher),
+            keeping_metrics(collector, None, samples),
+            catching_signals(stop, tell),
+        ):
+            yield
+
+    return Preceding(phases=watcher.phases, stop=stop, show=show, watch=watch)
+
+
+@contextmanager
+def _serving(collector: Collector, options: RunOptions, watcher: Watcher) -> Iterator[None]:
+    """Serve metrics."""
     from pipeline_runtime.metrics import MetricsServer
-    from pipeline_runtime.run.metrics_file import keeping_metrics
     from pipeline_runtime.run.table_metrics import TableCollector
 
-    tables = TableCollector(control.options.tables)
-    server = MetricsServer(run.collector, control.options.metrics_port, tables)
+    server = MetricsServer(collector, options.metrics_port, TableCollector(options.tables))
     watcher.on_metrics_port(server.port)
     try:
-        log.open(control.options.output, run.basis.run_location)
-        with (
-            _connected(run, control),
-            keeping_metrics(run.collector, run.basis.run_location),
-            # After Ray, which sets its own SIGTERM handler (ray#17308).
-            catching_signals(control.stop, watcher.on_stop),
-        ):
-            log.note((*run.intro, *(f"warning: {each}" for each in run.basis.warnings)))
-
-            def show(reading: Reading) -> None:
-                log.note(reading.notes)
-                control.show(reading)
-
-            return run.execute(replace(control, show=show))
+        yield
     finally:
         server.close()
+
+
+def _execute(
+    run: ConsumerRun, control: Control, watcher: Watcher, log: RunLog, samples: Samples
+) -> Outcome:
+    """Execute the run with Ray, metrics and signal handlers set up around it."""
+    from pipeline_runtime.run.metrics_file import keeping_metrics
+
+    try:
+        with _serving(run.collector, control.options, watcher):
+            log.open(control.options.output, run.basis.run_location)
+            with (
+                _connected(run, control),
+                keeping_metrics(run.collector, run.basis.run_location, samples),
+                # After Ray, which sets its own SIGTERM handler (ray#17308).
+                catching_signals(control.stop, watcher.on_stop),
+            ):
+                log.note((*run.intro, *(f"warning: {each}" for each in run.basis.warnings)))
+
+                def show(reading: Reading) -> None:
+                    log.note(reading.notes)
+                    control.show(reading)
+
+                return run.execute(replace(control, show=show))
+    finally:
         stop_loading()
 
 

@@ -3,6 +3,9 @@
 The autoscaler reads the same `lastmile_run_*` as of a training. There, trainers wait for rows; here
 nothing but the driver's own records could keep data workers from writing, so all other time of the
 spool is a wait for them. While files are merged, both clocks stand still.
+
+Rows that a step `materialize` keeps are written before a run, which may be a training. So the
+metrics that are shown as the run's own results and progress have other names then.
 """
 
 from __future__ import annotations
@@ -30,6 +33,22 @@ _SPOOL_SHARE = 0.75
 _COMMIT_SHARE = 0.01
 
 
+class Names(NamedTuple):
+    """Beginnings of names.
+
+    Attributes:
+        table: of the metrics of the table that is written.
+        run: of the metrics of the whole run's progress.
+    """
+
+    table: str
+    run: str
+
+
+OUTPUT_NAMES = Names("lastmile_output", "lastmile")
+KEPT_NAMES = Names("lastmile_materialization", "lastmile_materialization")
+
+
 class _Reading(NamedTuple):
     seconds: float
     rows: int
@@ -44,7 +63,9 @@ class WritingCollector(Collector):
         step_names: Sequence[tuple[int, str]],
         planned_rows: int,
         clock: Callable[[], float] = time.monotonic,
+        names: Names = OUTPUT_NAMES,
     ) -> None:
+        self._names = names
         self._steps = [f"{index}-{kind}" for index, kind in step_names]
         self._planned_rows = planned_rows
         self._clock = clock
@@ -65,25 +86,24 @@ class WritingCollector(Collector):
 
     def _build(self, progress: Progress) -> Iterator[Metric]:
         yield from self._build_pace(progress)
+        prefix = self._names.table
         stored = progress.rows - progress.resumed_rows
         yield GaugeMetricFamily(
-            "lastmile_output_rows",
+            f"{prefix}_rows",
             "Rows for the table that are stored, those of earlier attempts too.",
             value=progress.rows,
         )
         yield GaugeMetricFamily(
-            "lastmile_output_files", "Files of the table that were written.", value=progress.files
+            f"{prefix}_files", "Files of the table that were written.", value=progress.files
         )
         yield GaugeMetricFamily(
-            "lastmile_output_bytes", "Bytes of these files.", value=progress.num_bytes
+            f"{prefix}_bytes", "Bytes of these files.", value=progress.num_bytes
         )
         commits = "Commits of the table."
-        yield _count("lastmile_output_commits", commits, progress.commits)
+        yield _count(f"{prefix}_commits", commits, progress.commits)
         retries = "Commits that were tried again, because another writer was faster."
-        yield _count("lastmile_output_commit_retries", retries, progress.commit_retries)
-        phase = GaugeMetricFamily(
-            "lastmile_output_phase", "1 for the present phase.", labels=["phase"]
-        )
+        yield _count(f"{prefix}_commit_retries", retries, progress.commit_retries)
+        phase = GaugeMetricFamily(f"{prefix}_phase", "1 for the present phase.", labels=["phase"])
         for name in _PHASES:
             phase.add_metric([name], float(name == progress.phase))
         yield phase
@@ -95,7 +115,7 @@ class WritingCollector(Collector):
         """Yield the progress, and rates of the last seconds; an unknown one has no sample."""
         now = _Reading(self._clock(), progress.rows, self._find_ratio(progress))
         yield GaugeMetricFamily(
-            "lastmile_progress_ratio", "Share of the run that is done.", value=now.ratio
+            f"{self._names.run}_progress_ratio", "Share of the run that is done.", value=now.ratio
         )
         window = self._window
         window.append(now)
@@ -104,13 +124,13 @@ class WritingCollector(Collector):
         seconds, done = now.seconds - window[0].seconds, now.ratio - window[0].ratio
         if done > 0.0 and seconds > 0.0:
             yield GaugeMetricFamily(
-                "lastmile_estimated_remaining_seconds",
+                f"{self._names.run}_estimated_remaining_seconds",
                 "Seconds until the end, at the present pace.",
                 value=(1.0 - now.ratio) * seconds / done,
             )
         if progress.phase == "Spooling" and seconds > 0.0:
             yield GaugeMetricFamily(
-                "lastmile_output_rows_per_second",
+                f"{self._names.table}_rows_per_second",
                 "Rows for the table that were stored per second, in the last half minute.",
                 value=(now.rows - window[0].rows) / seconds,
             )

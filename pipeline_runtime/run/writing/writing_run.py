@@ -16,7 +16,6 @@ from pipeline_runtime import report
 from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
 from pipeline_runtime.errors import Interrupted, LastmileError
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.formatting import format_bytes, format_count
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.output.job import Job, Progress, Stopped, Writers, open_job
 from pipeline_runtime.output.names import make_token
@@ -149,6 +148,8 @@ class WritingRun:
             self._ended = time.monotonic()
 
     def _write(self, control: Control) -> None:
+        from pipeline_runtime.run.writing.progress import describe_progress
+
         plan, job = self.basis.plan, self._job
         spooler = Spooler(
             storage=job.spool,
@@ -156,6 +157,7 @@ class WritingRun:
             split=job.target.split,
         )
         chunk_rows = job.record.chunk_rows
+        planned_rows = plan.main.scan.pruning.rows_read
         stream = Stream(plan=plan.main, chunk_rows=chunk_rows, finish=spooler)
 
         def on_progress(progress: Progress) -> None:
@@ -163,7 +165,7 @@ class WritingRun:
             phase = progress.phase.lower()
             if phase not in (control.phases.current, "committed"):  # the end of "committing"
                 control.phases.begin(phase)
-            control.show(Reading(line=self._describe(progress), source=progress))
+            control.show(Reading(line=describe_progress(progress, planned_rows), source=progress))
             if control.stop.count and progress.phase in ("Spooling", "Merging"):
                 raise Stopped
 
@@ -180,21 +182,6 @@ class WritingRun:
         return open_ray_writers(
             self.basis.plan, stream, job.staged, staging_field=job.target.staging_field
         )
-
-    def _describe(self, progress: Progress) -> str:
-        planned_rows = self.basis.plan.main.scan.pruning.rows_read
-        read, before = progress.rows_read
-        parts = [
-            progress.phase.lower(),
-            f"{100 * min(1.0, read / max(1, planned_rows)):.0f} % read",
-            f"{format_count(progress.rows)} rows",
-        ]
-        if progress.phase == "Spooling" and progress.spooling_seconds:
-            parts.append(f"{(read - before) / progress.spooling_seconds:,.0f} rows/s")
-        if progress.files_planned:
-            parts.append(f"{progress.files}/{progress.files_planned} files")
-            parts.append(format_bytes(progress.num_bytes))
-        return " · ".join(parts)
 
     def build_results(self, control: Control) -> Results:
         """Return the rows, files and bytes of the table."""

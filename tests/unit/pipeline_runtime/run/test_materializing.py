@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -22,15 +25,17 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
 from pipeline_runtime.config import parse_experiment
-from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.errors import Interrupted, ManifestError
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.materialization.tables import find_orphans
 from pipeline_runtime.plan import Plan, build_plan, explain
+from pipeline_runtime.run import materializing
+from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions
-from pipeline_runtime.run.session import Finished, run_experiment
+from pipeline_runtime.run.session import Finished, Watcher, run_experiment
 from tests.support.tables.days_table import SCHEMA, compact, make_rows
 
 MATERIALIZE = {
@@ -88,12 +93,12 @@ class World:
             },
         }
 
-    def run(self, **spec: Any) -> Finished:
+    def run(self, watcher: Watcher | None = None, **spec: Any) -> Finished:
         options = RunOptions(
             output=self.folder / "report", folder_per_run=True, storage_root=str(self.folder)
         )
         experiment = parse_experiment(self.document(**spec))
-        finished = run_experiment(experiment, "", options)
+        finished = run_experiment(experiment, "", options, watcher)
         assert finished.outcome.kind == "Complete", finished.outcome
         return finished
 
@@ -135,7 +140,8 @@ def test_rows_are_the_same_with_the_table(world: World) -> None:
     world.run(kept=False)
     wanted = world.rows()
     assert len(wanted) == 30
-    first = world.run()  # which computes and keeps the rows first, then reads them
+    seen = _Seen()
+    first = world.run(seen.watcher)  # which computes and keeps the rows first, then reads them
     assert world.rows() == wanted
     [cache] = world.caches
     [snapshot] = cache.metadata.snapshots
@@ -149,6 +155,50 @@ def test_rows_are_the_same_with_the_table(world: World) -> None:
         read = {pin.table: pin.snapshot_id for pin in finished.summary.snapshots}
         assert read[kept.table] == kept.snapshot_id
         assert read["db.source"] == str(world.source.metadata.current_snapshot_id)
+    phases = [phase.name for phase in first.summary.run.phases]
+    assert phases[:3] == ["imports", "plan", "materializing"]
+    assert "100 % read · 30 rows" in seen.lines[-1]
+    assert "lastmile_run_rows_total 30.0" in seen.metrics[-1]
+    assert "lastmile_materialization_rows 30.0" in seen.metrics[-1]
+    assert "complete" in (first.output / "run.log").read_text()
+
+
+class _Seen:
+    """What a person, and the autoscaler, see while rows are computed.
+
+    Args:
+        stops_at: stop the run once more rows than these are stored.
+    """
+
+    def __init__(self, *, stops_at: int | None = None) -> None:
+        self.lines: list[str] = []
+        self.metrics: list[str] = []
+        self._port = 0
+        self._stops_at = stops_at
+        self.watcher = Watcher(on_metrics_port=self._set_port, on_reading=self._read)
+
+    def _set_port(self, port: int) -> None:
+        self._port = port
+
+    def _read(self, reading: Reading) -> None:
+        if not reading.line.startswith("materializing:"):
+            return
+        self.lines.append(reading.line)
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics") as answer:
+            self.metrics.append(answer.read().decode())
+        if self._stops_at is not None and reading.source.rows > self._stops_at:
+            self._stops_at = None
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_stopped_run_keeps_the_days_that_it_committed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(materializing, "_BYTES_PER_COMMIT", 1)  # a commit per day
+    with pytest.raises(Interrupted):
+        world.run(_Seen(stops_at=15).watcher)  # the rows of the first day
+    assert list(world.folder.rglob("spool")) == []
+    assert _missing(world.make_ready()) == {"02": "new"}
 
 
 def test_a_plan_of_kept_rows_reads_the_table_alone(world: World) -> None:

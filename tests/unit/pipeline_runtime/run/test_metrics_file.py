@@ -11,6 +11,7 @@ from pipeline_runtime.metrics import Pace, RunCollector
 from pipeline_runtime.run.metrics_file import (
     FIRST_FILE_SECONDS,
     MetricsKeeper,
+    Samples,
     file_seconds,
     keeping_metrics,
 )
@@ -66,14 +67,28 @@ def test_in_a_pod_what_was_last_is_kept_when_the_run_ends(
 ) -> None:
     location = open_location(str(tmp_path))
     monkeypatch.delenv("LASTMILE_ROLE", raising=False)
-    with keeping_metrics(build_collector(), location):
+    with keeping_metrics(build_collector(), location, []):
         pass
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("LASTMILE_ROLE", "head")
-    with keeping_metrics(build_collector(), location):
+    with keeping_metrics(build_collector(), location, []):
         pass
     assert pq.read_table(tmp_path / "metrics").num_rows > 0
     assert "lastmile-metrics" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_samples_from_before_the_run_has_a_folder_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LASTMILE_ROLE", "head")
+    samples: Samples = []
+    with keeping_metrics(build_collector(0.25), None, samples):
+        pass
+    with keeping_metrics(build_collector(0.5), open_location(str(tmp_path)), samples):
+        pass
+    rows = pq.read_table(tmp_path / "metrics").to_pylist()
+    progress = [row["value"] for row in rows if row["name"] == "lastmile_progress_ratio"]
+    assert progress == [0.25, 0.5]
 
 
 def test_a_store_that_refuses_is_told_and_ends_nothing(
