@@ -69,6 +69,7 @@ class _PartWriter:
     key_column: str
     num_parts: int
     prefix: str
+    kernels: bool
     units: list[Unit] = field(default_factory=list)
     _tables: list[pa.Table] = field(default_factory=list)
     _num_bytes: int = 0
@@ -85,7 +86,7 @@ class _PartWriter:
         if not self._tables:
             return
         rows = pa.concat_tables(self._tables).combine_chunks()
-        parts = bucket(rows.column(self.key_column), self.num_parts)
+        parts = bucket(rows.column(self.key_column), self.num_parts, kernels=self.kernels)
         order = np.argsort(parts, kind="stable")
         values, firsts = np.unique(parts[order], return_index=True)
         place = f"{self.prefix}{self._num_files}.parquet"
@@ -121,6 +122,7 @@ class Exchange:
     Attributes:
         units: of the side table.
         key: the number of the key that the parts are of.
+        kernels: hash by compiled kernels.
     """
 
     rows: SideRows
@@ -130,6 +132,7 @@ class Exchange:
     num_parts: int
     num_row_buckets: int
     max_bytes: int
+    kernels: bool = True
 
     def write(self, folder: str, filesystem: Any = None, prefix: str = "") -> tuple[Unit, ...]:
         """Write the rows below a folder, which exists, and return the units of all parts."""
@@ -138,6 +141,7 @@ class Exchange:
             key_column=self.right_keys[self.key],
             num_parts=self.num_parts,
             prefix=prefix,
+            kernels=self.kernels,
         )
         for unit in self.units:
             for rows, _ in self.rows.read(unit, self.rows.columns):

@@ -141,6 +141,7 @@ def _build_parts(
             num_parts=choice.num_parts,
             num_row_buckets=choice.num_row_buckets,
             max_bytes=request.max_bytes,
+            kernels=request.kernels,
         )
         return ExchangedParts(exchange=exchange, digest=digest, num_bytes=facts.num_bytes)
     parts: list[list[Unit]] = [[] for _ in range(choice.num_parts)]

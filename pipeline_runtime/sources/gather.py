@@ -8,7 +8,7 @@ copied. Whatever has nulls among its items, or items of no fixed width, goes Arr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -89,6 +89,57 @@ def lists_as_binary(array: pa.Array) -> pa.Array | None:
         return None
     offsets = array.offsets.to_numpy().astype(np.int64, copy=False)
     return _as_binary(array.values, offsets, _validity(array))
+
+
+def to_takeable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return lists of numbers as binary values, once for many calls of `take_takeable`.
+
+    `take_rows` looks at every list of a column, however few it takes. Other columns stay as they
+    are.
+    """
+    binary = [lists_as_binary(chunk) for chunk in column.chunks]
+    if not binary or any(chunk is None for chunk in binary):
+        return column
+    return pa.chunked_array(binary)
+
+
+def take_takeable(
+    column: pa.ChunkedArray, indices: Int64s, data_type: pa.DataType
+) -> pa.ChunkedArray:
+    """Return rows of a column that `to_takeable` made of a column of this type; of −1, a null."""
+    missing = indices < 0
+    taken = column.take(pa.array(indices, mask=missing if missing.any() else None))
+    if taken.type == data_type or not pa.types.is_large_binary(taken.type):
+        return taken
+    return pa.chunked_array(
+        [lists for chunk in taken.chunks for lists in _split_to_lists(data_type, chunk)], data_type
+    )
+
+
+def concat_takeable(
+    parts: Sequence[Sequence[pa.ChunkedArray]], schema: pa.Schema
+) -> list[pa.ChunkedArray]:
+    """Return the columns of several tables, as `to_takeable` made them, in one chunk each."""
+    columns = []
+    for number, field in enumerate(schema):
+        mine = [part[number] for part in parts if len(part[number])]
+        if len({column.type for column in mine}) > 1:  # some have lists with nulls among the items
+            mine = [take_takeable(c, np.arange(len(c)), field.type) for c in mine]
+        chunks = [chunk for column in mine for chunk in column.chunks]
+        whole = pa.concat_arrays(chunks) if chunks else pa.array([], field.type)
+        columns.append(pa.chunked_array([whole]))
+    return columns
+
+
+def _split_to_lists(data_type: pa.DataType, binary: pa.Array) -> Iterator[pa.Array]:
+    """Yield the lists that binary values in fresh memory are; in halves if they are too many."""
+    lists = _as_lists(data_type, binary, binary.buffers()[0] if binary.null_count else None)
+    if lists is not None:
+        yield lists
+        return
+    half = len(binary) // 2
+    for numbers in (np.arange(half), np.arange(half, len(binary))):
+        yield from _split_to_lists(data_type, binary.take(pa.array(numbers)))
 
 
 def _is_list_of_numbers(data_type: pa.DataType) -> bool:

@@ -168,6 +168,14 @@ class Transform(Protocol):
         """Return the step's output for the rows at `places`; None if they must be picked first."""
         ...
 
+    def match(self, table: pa.Table) -> Matches | None:
+        """Return the matches of a join, for columns that are copied later; None of another step.
+
+        Args:
+            table: the columns of `inputs` at least.
+        """
+        ...
+
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the table with at least the columns of `output_schema` that the planner needs."""
         ...
@@ -245,6 +253,25 @@ class BoundStep:
 
     def of_rows(self, table: pa.Table, places: npt.NDArray[np.int64]) -> pa.Table | None:
         return None
+
+    def match(self, table: pa.Table) -> Matches | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """The rows that a join leaves, before a column is copied.
+
+    Attributes:
+        rows: numbers of the rows that were joined, repeated for each match; None: all, once.
+        columns: of the join's outputs, in their order in its schema and in rows of their own, as
+            `sources.gather.to_takeable` makes them.
+        places: the row of `columns` for each row that is left; −1 stands for nulls.
+    """
+
+    rows: npt.NDArray[np.int64] | None
+    columns: Sequence[pa.ChunkedArray]
+    places: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +378,7 @@ class SideTableRequest:
     right_keys: tuple[str, ...] = ()
     strategy: str = "Auto"
     bucketing: Bucketing | None = None  # of the rows that are joined
+    kernels: bool = True  # pipelineOptions.debug.kernels
 
 
 def is_internal(name: str) -> bool:

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline_runtime.bucketing import NO_BUCKET, bucket
-from pipeline_runtime.sources.gather import Int64s, take_rows
+from pipeline_runtime.sources.gather import Int64s, to_takeable
 from pipeline_runtime.steps.base import ROW_COLUMN, UNIT_COLUMN, SideParts, SideTable
-from pipeline_runtime.steps.side_tables import KeyIndex, build_index, index_of
+from pipeline_runtime.steps.side_tables import KeyIndex, RowKeys, build_index, index_of
 
 # Runs of rows of one part that are looked up as they stand; beyond it, rows are sorted by part.
 # Readers mix rows of eight buckets or a few more, so most chunks have fewer.
@@ -37,64 +37,67 @@ class PartIndex:
 
     Attributes:
         gather: reads columns of rows that are not in memory; None if they are.
+        is_kept: in memory as long as the process, so that a chunk may hold on to it.
     """
 
     keys: KeyIndex
     gather: Callable[[pa.Table, Sequence[str]], pa.Table] | None = None
+    is_kept: bool = False
 
-    def take(self, rows: pa.Array, columns: Sequence[str]) -> pa.Table:
-        """Return columns of the rows with these numbers; of a null, nulls."""
+    def gather_columns(
+        self, rows: Int64s, columns: Sequence[str]
+    ) -> tuple[Sequence[pa.ChunkedArray], Int64s]:
+        """Return columns, as `to_takeable` makes them, that have the rows, and their places there.
+
+        Rows of sorted tables repeat a key, so equal neighbours are gathered once.
+
+        Args:
+            rows: numbers of rows; −1, and then the place −1, stands for nulls.
+        """
+        table = self.keys.takeable
+        if self.is_kept or (self.gather is None and len(table) <= len(rows)):
+            return table.select(columns).columns, rows
+        is_first = np.ones(len(rows), dtype=np.bool_)
+        np.not_equal(rows[1:], rows[:-1], out=is_first[1:])
+        is_first &= rows >= 0
+        wanted, places = rows[is_first], np.cumsum(is_first) - 1
+        places[rows < 0] = -1
         if self.gather is None:
-            return _take(self.keys.table.select(columns), rows)
-        found = rows.drop_null()
-        places = self.keys.table.select([UNIT_COLUMN, ROW_COLUMN]).take(found)
-        gathered = self.gather(places, columns)
-        if rows.null_count == 0:
-            return gathered
-        is_found = rows.is_valid().to_numpy(zero_copy_only=False)
-        numbers = np.cumsum(is_found) - 1
-        return gathered.take(pa.array(numbers, mask=~is_found))
-
-
-def _take(table: pa.Table, rows: pa.Array) -> pa.Table:
-    if rows.null_count:
-        return table.take(rows)
-    numbers = rows.to_numpy()
-    taken = [take_rows(column, numbers) for column in table.columns]
-    return pa.Table.from_arrays(taken, schema=table.schema)
+            return table.select(columns).take(pa.array(wanted)).columns, places
+        numbers = table.select([UNIT_COLUMN, ROW_COLUMN]).take(pa.array(wanted))
+        return [to_takeable(column) for column in self.gather(numbers, columns).columns], places
 
 
 def map_parts(
     side: SideTable,
     keys: Sequence[str],
     max_bytes: int,
-    columns: Sequence[pa.ChunkedArray],
-    function: Callable[[Sequence[pa.ChunkedArray], PartIndex | None], Result],
-) -> list[tuple[Int64s, Result]]:
+    rows: RowKeys,
+    function: Callable[[RowKeys, PartIndex | None], Result],
+    *,
+    kernels: bool = True,
+) -> list[tuple[slice | Int64s, Result]]:
     """Call a function with the rows of each part and its index; return its results.
 
     Args:
         keys: the key's columns in the side table.
-        columns: the key's columns in the rows that are joined, in the same order.
-        function: gets the columns of some rows, and the index of their part; None for rows without
-            a key, which are in no part.
+        rows: the keys of the rows that are joined.
+        function: gets the keys of some rows, and the index of their part; None for rows without a
+            key, which are in no part.
+        kernels: False hashes by numpy.
 
     Returns:
         For each call the numbers of its rows, ascending, and its result. One call has all rows if
         the side table has no parts.
     """
-    num_rows = len(columns[0])
     if side.parts is None:
-        index = PartIndex(keys=index_of(side, keys, max_bytes))
-        return [(np.arange(num_rows), function(columns, index))]
+        index = PartIndex(keys=index_of(side, keys, max_bytes), is_kept=True)
+        return [(slice(0, len(rows)), function(rows, index))]
     indices = _indices_of(side, keys)
     results = []
-    for part, rows in _split_rows(bucket(columns[side.parts.key], side.parts.num_parts)):
-        if isinstance(rows, slice):
-            chosen = [column.slice(rows.start, rows.stop - rows.start) for column in columns]
-            numbers = np.arange(rows.start, rows.stop)
-        else:
-            chosen, numbers = [column.take(pa.array(rows)) for column in columns], rows
+    buckets = bucket(rows.columns[side.parts.key], side.parts.num_parts, kernels=kernels)
+    for part, numbers in _split_rows(buckets):
+        chosen = rows.pick(numbers)
         if part == NO_BUCKET:
             results.append((numbers, function(chosen, None)))
             continue

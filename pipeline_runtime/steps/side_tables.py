@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -18,15 +18,101 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
-from pipeline_runtime.hashing import U64, hash_columns, split_instants
-from pipeline_runtime.kernels import select
-from pipeline_runtime.sources.gather import one_chunk
+from pipeline_runtime.hashing import U64, hash_columns, primitive_values, split_instants
+from pipeline_runtime.kernels import Kernels, select
+from pipeline_runtime.sources.gather import one_chunk, to_takeable
 from pipeline_runtime.steps.base import SideTable
 from pipeline_runtime.steps.list_columns import Bools, Int64s, decode, item_indices
 
 # Buckets per distinct key: with 2, most buckets have no key or one, at 16 bytes per key.
 _BUCKETS_PER_KEY = 2
 _KEY_SEED = 0
+_OFFSET_BYTES = 8  # of a list in `KeyIndex.takeable`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Values:
+    """The values of a column of fixed width, anything where they are null, and their type."""
+
+    array: npt.NDArray[np.generic]
+    type: pa.DataType
+
+    def compares_with(self, other: _Values) -> bool:
+        """Return whether equal numbers are equal values."""
+        are_integers = pa.types.is_integer(self.type) and pa.types.is_integer(other.type)
+        return bool(are_integers or self.type == other.type)
+
+    def is_hashed_whole(self, other: _Values) -> bool:
+        """Return whether values of both columns are equal if their hashes are.
+
+        The hash of a number of 64 bits is a bijection, and the sign gets lost.
+        """
+        return all(pa.types.is_signed_integer(each.type) for each in (self, other))
+
+
+def _values_of(column: pa.ChunkedArray) -> _Values | None:
+    """Return the numbers that stand for a column's values; None if there are no such numbers."""
+    array = _decoded(column)
+    for accepts in _NUMBERS:
+        if accepts(array.type):
+            number = pa.int32() if array.type.bit_width == 32 else pa.int64()
+            plain = array if pa.types.is_integer(array.type) else array.view(number)
+            return _Values(array=primitive_values(plain), type=array.type)
+    return None
+
+
+_NUMBERS = (
+    pa.types.is_integer,
+    pa.types.is_date32,  # a date64 has a time of day, which is no part of the date
+    pa.types.is_time,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKeys:
+    """The keys of the rows that are joined, hashed once for all parts of a side table.
+
+    Attributes:
+        values: of each column, what `_values_of` returns.
+        is_null: whether a column of the key is null; None if none is.
+    """
+
+    columns: tuple[pa.ChunkedArray, ...]
+    values: tuple[_Values | None, ...]
+    hashes: U64
+    is_null: Bools | None
+
+    @classmethod
+    def of(cls, columns: Sequence[pa.ChunkedArray], *, kernels: bool = True) -> RowKeys:
+        """Return the keys in these columns."""
+        chosen = select(kernels, len(columns[0]))
+        null = has_null(columns)
+        return cls(
+            columns=tuple(columns),
+            values=tuple(map(_values_of, columns)),
+            hashes=hash_columns(columns, _KEY_SEED, chosen),
+            is_null=null if null.any() else None,
+        )
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def pick(self, rows: slice | Int64s) -> RowKeys:
+        """Return the keys of some of the rows."""
+        if isinstance(rows, slice):
+            columns = [column.slice(rows.start, rows.stop - rows.start) for column in self.columns]
+        else:
+            columns = [column.take(pa.array(rows)) for column in self.columns]
+        return RowKeys(
+            columns=tuple(columns),
+            values=tuple(
+                None if v is None else replace(v, array=v.array[rows]) for v in self.values
+            ),
+            hashes=self.hashes[rows],
+            is_null=None if self.is_null is None else self.is_null[rows],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +122,16 @@ class KeyIndex:
     `rows` are grouped by key hash, in the table's order within a group; group g spans
     group_starts[g] to group_starts[g + 1] and has the hash group_hashes[g]. Bucket b (the hash's
     upper bits) holds the groups from bucket_starts[b] to bucket_starts[b + 1].
+
+    Attributes:
+        takeable: the columns of the table, for `take_takeable`.
+        values: of each key column, what `_values_of` returns.
     """
 
     table: pa.Table
+    takeable: pa.Table
     keys: tuple[str, ...]
+    values: tuple[_Values | None, ...]
     rows: Int64s
     group_hashes: U64
     group_starts: Int64s
@@ -55,7 +147,27 @@ class KeyIndex:
     def num_bytes(self) -> int:
         """Bytes of the table and of the arrays over it."""
         arrays = (self.rows, self.group_hashes, self.group_starts, self.bucket_starts)
-        return int(self.table.nbytes + sum(array.nbytes for array in arrays))
+        offsets = sum(
+            _OFFSET_BYTES * self.table.num_rows
+            for name in self.table.column_names
+            if self.takeable.column(name).type != self.table.column(name).type
+        )
+        return int(self.table.nbytes + offsets + sum(array.nbytes for array in arrays))
+
+    def find_each(self, keys: RowKeys, *, kernels: bool = True) -> Int64s | None:
+        """Return the table's row for each key, or −1; None if a key may have several."""
+        if not self.has_unique_hashes:
+            return None
+        groups = self._find_groups(keys, select(kernels, len(keys)))
+        left = np.flatnonzero(groups >= 0)
+        has_all = len(left) == len(groups)
+        right = self.rows[groups if has_all else groups[left]]
+        right[~self._equal(keys, None if has_all else left, right)] = -1
+        if has_all:
+            return right
+        found = np.full(len(keys), -1)
+        found[left] = right
+        return found
 
     def find(
         self, columns: Sequence[pa.ChunkedArray], *, kernels: bool = True
@@ -64,7 +176,13 @@ class KeyIndex:
 
         They are ordered by the columns' row, then by the table's, as in SQL's join without a sort.
         """
-        left, groups = self._candidates(columns, kernels)
+        return self.find_pairs(RowKeys.of(columns, kernels=kernels), kernels=kernels)
+
+    def find_pairs(self, keys: RowKeys, *, kernels: bool = True) -> tuple[Int64s, Int64s]:
+        """Return the pairs of `find`."""
+        groups = self._find_groups(keys, select(kernels, len(keys)))
+        left = np.flatnonzero(groups >= 0)
+        groups = groups[left]
         starts = self.group_starts[groups]
         if self.has_unique_hashes:
             right = self.rows[starts]
@@ -72,53 +190,51 @@ class KeyIndex:
             lengths = self.group_starts[groups + 1] - starts
             left = np.repeat(left, lengths)
             right = self.rows[item_indices(starts, lengths)]
-        equal = self._equal(columns, left, right)
+        equal = self._equal(keys, left, right)
         return (left, right) if equal.all() else (left[equal], right[equal])
 
-    def contains(self, columns: Sequence[pa.ChunkedArray], *, kernels: bool = True) -> Bools:
-        """Return whether the key of each row is in the table; a null key is in no table."""
-        found = np.zeros(len(columns[0]), dtype=np.bool_)
-        left, groups = self._candidates(columns, kernels)
-        first = self.rows[self.group_starts[groups]]
-        equal = self._equal(columns, left, first)
-        found[left[equal]] = True
-        if not equal.all():  # two keys share a hash, so compare all rows of the group
-            found[self.find(columns, kernels=kernels)[0]] = True
+    def contains(self, keys: RowKeys, *, kernels: bool = True) -> Bools:
+        """Return whether each key is in the table; a null key is in no table."""
+        if (each := self.find_each(keys, kernels=kernels)) is not None:
+            return np.asarray(each >= 0)
+        found = np.zeros(len(keys), dtype=np.bool_)
+        found[self.find_pairs(keys, kernels=kernels)[0]] = True
         return found
 
-    def _candidates(
-        self, columns: Sequence[pa.ChunkedArray], wants_kernels: bool
-    ) -> tuple[Int64s, Int64s]:
-        """Return pairs (row of the columns, group) with equal hashes."""
-        kernels = select(wants_kernels, len(columns[0]))
-        hashes = hash_columns(columns, _KEY_SEED, kernels)
-        null = has_null(columns)
+    def _find_groups(self, keys: RowKeys, kernels: Kernels | None) -> Int64s:
+        """Return the group with the hash of each key; −1 if there is none, or the key is null."""
+        found = np.full(len(keys), -1, dtype=np.int64)
         if kernels is not None:
-            found = np.empty(len(hashes), dtype=np.int64)
             shift = np.uint64(self.bucket_shift)
-            kernels.find_groups(hashes, shift, self.bucket_starts, self.group_hashes, found)
-            found[null] = -1
-            left = np.flatnonzero(found >= 0)
-            return left, found[left]
-        bucket = (hashes >> np.uint64(self.bucket_shift)).view(np.int64)
-        starts = self.bucket_starts[bucket]
-        lengths = self.bucket_starts[bucket + 1] - starts
-        lengths[null] = 0
-        looking = np.flatnonzero(lengths)
-        left = np.repeat(looking, lengths[looking])
-        groups = item_indices(starts[looking], lengths[looking])
-        same = self.group_hashes[groups] == hashes[left]
-        return left[same], groups[same]
+            kernels.find_groups(keys.hashes, shift, self.bucket_starts, self.group_hashes, found)
+        else:
+            bucket = (keys.hashes >> np.uint64(self.bucket_shift)).view(np.int64)
+            starts = self.bucket_starts[bucket]
+            lengths = self.bucket_starts[bucket + 1] - starts
+            looking = np.flatnonzero(lengths)
+            left = np.repeat(looking, lengths[looking])
+            groups = item_indices(starts[looking], lengths[looking])
+            same = self.group_hashes[groups] == keys.hashes[left]
+            found[left[same]] = groups[same]
+        if keys.is_null is not None:
+            found[keys.is_null] = -1
+        return found
 
-    def _equal(self, columns: Sequence[pa.ChunkedArray], left: Int64s, right: Int64s) -> Bools:
-        equal = np.ones(len(left), dtype=np.bool_)
-        if len(left) == 0:
+    def _equal(self, keys: RowKeys, left: Int64s | None, right: Int64s) -> Bools:
+        """Return whether the keys of pairs are equal; `left` None stands for all rows, once."""
+        equal = np.ones(len(right), dtype=np.bool_)
+        if len(right) == 0:
             return equal
-        for column, key in zip(columns, self.keys, strict=True):
-            is_whole = len(left) == len(column) and left[0] == 0 and (np.diff(left) == 1).all()
-            ours = column if is_whole else column.take(pa.array(left))
-            theirs = self.table.column(key).take(pa.array(right))
-            equal &= equal_values(ours, theirs)
+        for number, name in enumerate(self.keys):
+            ours, theirs = keys.values[number], self.values[number]
+            if ours is not None and theirs is not None and ours.compares_with(theirs):
+                if len(self.keys) > 1 or not ours.is_hashed_whole(theirs):
+                    chosen = ours.array if left is None else ours.array[left]
+                    equal &= chosen == theirs.array[right]
+                continue
+            column = keys.columns[number]
+            column = column if left is None else column.take(pa.array(left))
+            equal &= equal_values(column, self.table.column(name).take(pa.array(right)))
         return equal
 
 
@@ -139,7 +255,9 @@ def build_index(table: pa.Table, keys: Sequence[str]) -> KeyIndex:
     bucket_starts = np.append(np.searchsorted(ordered[firsts], edges), len(firsts))
     return KeyIndex(
         table=table,
+        takeable=pa.table({name: to_takeable(table.column(name)) for name in table.column_names}),
         keys=tuple(keys),
+        values=tuple(map(_values_of, columns)),
         rows=order,
         group_hashes=ordered[firsts],
         group_starts=np.append(firsts, len(ordered)).astype(np.int64),

@@ -21,17 +21,25 @@ import pyarrow as pa
 
 from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.plan.sharing import is_of_requests
-from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows
+from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows, take_takeable
 from pipeline_runtime.sources.rows import RequestRows, SourceRows
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
     REQUEST_COLUMN,
+    Matches,
     Transform,
     is_internal,
 )
 
 # The row's number among those that a step was given, while the step drops or repeats rows.
 _PLACE = INTERNAL_PREFIX + "place"
+
+
+@dataclass(slots=True, eq=False)
+class _Matched:
+    """The rows of a join's columns that the rows that are left have."""
+
+    places: Int64s
 
 
 @dataclass(slots=True)
@@ -41,6 +49,7 @@ class _Column:
     field: pa.Field
     read: pa.ChunkedArray | None  # of all rows of the chunk; None of what a step made
     now: pa.ChunkedArray | None  # of the rows that are left; None until something needs it
+    matched: _Matched | None = None  # of a column of a join, whose `read` has rows of its own
     _sized: pa.ChunkedArray | None = None
     _num_bytes: int = 0
 
@@ -202,6 +211,8 @@ class Rows:
             return
         self.kept = places if self.kept is None else self.kept[places]
         self.num_rows = len(places)
+        for matched in {c.matched for c in self.columns.values() if c.matched is not None}:
+            matched.places = matched.places[places]
         for column in self.columns.values():
             if column.read is None:
                 column.now = take_rows(column.now, places, kernels=self.kernels)
@@ -245,10 +256,21 @@ class Rows:
             self._add(made, transform.outputs)
         elif transform.is_filter:
             self._narrow(transform.mask(self.view(transform.inputs)))
+        elif (found := transform.match(view := self.view(transform.inputs))) is not None:
+            self._join(found, transform)
         elif transform.changes_rows:
-            self._replace(transform, self.view(transform.inputs))
+            self._replace(transform, view)
         else:
-            self._add(transform(self.view(transform.inputs)), transform.outputs)
+            self._add(transform(view), transform.outputs)
+
+    def _join(self, found: Matches, transform: Transform) -> None:
+        """Leave the rows that a join found, with its columns, which are copied later."""
+        if found.rows is not None:
+            self.pick(found.rows)
+        matched = _Matched(found.places)
+        fields = [field for field in transform.output_schema if field.name in transform.outputs]
+        for field, column in zip(fields, found.columns, strict=True):
+            self.columns[field.name] = _Column(field, column, None, matched)
 
     def _run_on_read(self, transform: Transform) -> pa.Table | None:
         """Run a step that picks the rows that are left by itself, out of columns as they were read.
@@ -258,7 +280,11 @@ class Rows:
         if not transform.picks_rows or self.kept is None:
             return None
         columns = [self.columns.get(name) for name in transform.inputs]
-        read = {c.field.name: c.read for c in columns if c is not None and c.now is None}
+        read = {
+            c.field.name: c.read
+            for c in columns
+            if c is not None and c.now is None and c.matched is None
+        }
         if len(read) < len(columns):
             return None
         return transform.of_rows(pa.table(read), self.kept)
@@ -300,8 +326,12 @@ class Rows:
 
     def _copied(self, column: _Column) -> pa.ChunkedArray:
         if column.now is None:
-            assert self.kept is not None  # else it is as it was read
-            column.now = take_rows(column.read, self.kept, kernels=self.kernels)
+            if column.matched is not None:
+                places = column.matched.places
+                column.now = take_takeable(column.read, places, column.field.type)
+            else:
+                assert self.kept is not None  # else it is as it was read
+                column.now = take_rows(column.read, self.kept, kernels=self.kernels)
         return column.now
 
 

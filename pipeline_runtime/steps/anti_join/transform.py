@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -15,6 +14,7 @@ from pipeline_runtime.steps.checks import Checks
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
 from pipeline_runtime.steps.list_columns import Bools
 from pipeline_runtime.steps.side_parts import PartIndex, map_parts
+from pipeline_runtime.steps.side_tables import RowKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +55,22 @@ class AntiJoin(BoundStep):
 
     def mask(self, table: pa.Table) -> pa.BooleanArray:
         """Return true for the rows that are kept."""
-        keys = [table.column(key) for key in self.left_keys]
-        found = map_parts(self.side_table, self.right_keys, self.max_bytes, keys, self._contains)
+        keys = RowKeys.of([table.column(key) for key in self.left_keys], kernels=self.kernels)
         kept = np.ones(table.num_rows, dtype=np.bool_)
-        for rows, is_found in found:
+        for rows, is_found in map_parts(
+            self.side_table,
+            self.right_keys,
+            self.max_bytes,
+            keys,
+            self._contains,
+            kernels=self.kernels,
+        ):
             kept[rows] = ~is_found
         return pa.array(kept)
 
-    def _contains(self, keys: Sequence[pa.ChunkedArray], index: PartIndex | None) -> Bools:
+    def _contains(self, keys: RowKeys, index: PartIndex | None) -> Bools:
         if index is None:
-            return np.zeros(len(keys[0]), dtype=np.bool_)
+            return np.zeros(len(keys), dtype=np.bool_)
         return index.keys.contains(keys, kernels=self.kernels)
 
     def __call__(self, table: pa.Table) -> pa.Table:

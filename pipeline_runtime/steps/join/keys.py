@@ -36,6 +36,7 @@ def open_side_table(
                 right_keys=config.right_keys,
                 strategy=config.strategy,
                 bucketing=context.bucketing,
+                kernels=context.kernels,
             )
         )
     if side is not None and side.parts is None and side.num_bytes > config.max_bytes:

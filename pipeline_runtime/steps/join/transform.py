@@ -9,9 +9,11 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import pyarrow as pa
 
+from pipeline_runtime.sources.gather import Int64s, concat_takeable, take_takeable
 from pipeline_runtime.steps.base import (
     BindContext,
     BoundStep,
+    Matches,
     SideTable,
     is_internal,
     wants_kernels,
@@ -19,8 +21,8 @@ from pipeline_runtime.steps.base import (
 from pipeline_runtime.steps.checks import Checks, unknown_column
 from pipeline_runtime.steps.join.keys import check_keys, open_side_table
 from pipeline_runtime.steps.join.model import JoinStep
-from pipeline_runtime.steps.list_columns import Int64s
 from pipeline_runtime.steps.side_parts import PartIndex, map_parts
+from pipeline_runtime.steps.side_tables import KeyIndex, RowKeys
 
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
@@ -67,56 +69,80 @@ class Join(BoundStep):
             output_schema=pa.schema([*input_schema, *fields]),
         )
 
-    def __call__(self, table: pa.Table) -> pa.Table:
-        keys = [table.column(key) for key in self.left_keys]
-        found = map_parts(self.side_table, self.right_keys, self.max_bytes, keys, self._match)
-        left = np.concatenate([_NO_ROWS, *(rows[places] for rows, (places, _) in found)])
-        matches = pa.concat_tables(
-            [self._payload_schema.empty_table(), *(m for _, (_, m) in found)]
+    def match(self, table: pa.Table) -> Matches:
+        """See Transform."""
+        keys = RowKeys.of([table.column(key) for key in self.left_keys], kernels=self.kernels)
+        found = map_parts(
+            self.side_table,
+            self.right_keys,
+            self.max_bytes,
+            keys,
+            self._match,
+            kernels=self.kernels,
         )
+        num_gathered, lefts, places = 0, [_NO_ROWS], [_NO_ROWS]
+        for rows, (left, columns, right) in found:
+            numbers = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+            lefts.append(numbers if left is None else numbers[left])
+            places.append(np.where(right < 0, -1, right + num_gathered))
+            num_gathered += len(columns[0]) if columns else 0
+        left, place = np.concatenate(lefts), np.concatenate(places)
         if (left[1:] < left[:-1]).any():
             order = np.argsort(left, kind="stable")
-            left, matches = left[order], matches.take(pa.array(order))
+            left, place = left[order], place[order]
+        parts = [columns for _, (_, columns, _) in found]
+        columns = parts[0] if len(parts) == 1 else concat_takeable(parts, self._payload_schema)
         # A left join has each row at least once.
         unchanged = self.how == "Left" and len(left) == table.num_rows
-        joined = table if unchanged else table.take(pa.array(left))
-        for name in self.columns:
-            joined = joined.append_column(self.output_schema.field(name), matches.column(name))
+        return Matches(rows=None if unchanged else left, columns=columns, places=place)
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        found = self.match(table)
+        joined = table if found.rows is None else table.take(pa.array(found.rows))
+        for field, column in zip(self._payload_schema, found.columns, strict=True):
+            joined = joined.append_column(field, take_takeable(column, found.places, field.type))
         return joined
 
     def _match(
-        self, keys: Sequence[pa.ChunkedArray], index: PartIndex | None
-    ) -> tuple[Int64s, pa.Table]:
-        """Return the numbers of the rows, repeated for each match, and the side's columns."""
-        num_rows = len(keys[0])
-        left = right = _NO_ROWS
-        if index is not None:
-            left, right = index.keys.find(keys, kernels=self.kernels)
-        missing = None
-        if self.how == "Left":
-            left, right, missing = _with_unmatched(left, right, num_rows)
+        self, keys: RowKeys, index: PartIndex | None
+    ) -> tuple[Int64s | None, Sequence[pa.ChunkedArray], Int64s]:
+        """Return the numbers of the rows, repeated for each match, and the places in columns.
+
+        The numbers are None if each row is there once, in order.
+        """
         if index is None:
-            nulls = [pa.nulls(len(left), field.type) for field in self._payload_schema]
-            return left, pa.Table.from_arrays(nulls, schema=self._payload_schema)
-        found = index.take(pa.array(right, mask=missing), self.columns)
-        return left, pa.Table.from_arrays(found.columns, schema=self._payload_schema)
+            count = len(keys) if self.how == "Left" else 0
+            none = [pa.chunked_array([], field.type) for field in self._payload_schema]
+            return np.arange(count), none, np.full(count, -1)
+        left, right = self._find(keys, index.keys)
+        columns, places = index.gather_columns(right, self.columns)
+        return left, columns, places
+
+    def _find(self, keys: RowKeys, index: KeyIndex) -> tuple[Int64s | None, Int64s]:
+        """Return the numbers of the rows, as `_match` does, and of the side table's rows."""
+        right = index.find_each(keys, kernels=self.kernels)
+        if right is None:
+            left, right = index.find_pairs(keys, kernels=self.kernels)
+            if self.how == "Left":
+                return _with_unmatched(left, right, len(keys))
+            return left, right
+        if self.how == "Left":
+            return None, right
+        left = np.flatnonzero(right >= 0)
+        return left, right[left]
 
     @property
     def _payload_schema(self) -> pa.Schema:
         return pa.schema([self.output_schema.field(name) for name in self.columns])
 
 
-def _with_unmatched(
-    left: Int64s, right: Int64s, num_rows: int
-) -> tuple[Int64s, Int64s, np.ndarray]:
-    """Return the pairs with unmatched left rows in their places, and the mask of unmatched rows."""
+def _with_unmatched(left: Int64s, right: Int64s, num_rows: int) -> tuple[Int64s, Int64s]:
+    """Return the pairs with unmatched left rows in their places, which have no row (−1)."""
     counts = np.bincount(left, minlength=num_rows)
-    times = np.maximum(counts, 1)
-    rows = np.repeat(np.arange(num_rows), times)
-    missing = np.repeat(counts == 0, times)
-    matched = np.zeros(len(rows), dtype=np.int64)
-    matched[~missing] = right
-    return rows, matched, missing
+    rows = np.repeat(np.arange(num_rows), np.maximum(counts, 1))
+    matched = np.full(len(rows), -1)
+    matched[counts[rows] > 0] = right
+    return rows, matched
 
 
 def _wanted(config: JoinStep) -> list[str] | None:

@@ -98,7 +98,8 @@ class BucketedTable:
         if self.bucketing is None:
             groups: list[tuple[int | None, Int64s]] = [(None, np.arange(num_rows))]
         else:
-            buckets = bucket(self.rows.column(self.bucketing.column), self.bucketing.num_buckets)
+            column, count = self.rows.column(self.bucketing.column), self.bucketing.num_buckets
+            buckets = bucket(column, count, kernels=False)
             groups = [(int(b), np.flatnonzero(buckets == b)) for b in np.unique(buckets)]
         return [
             (number, numbers[first : first + self.unit_rows])

@@ -44,6 +44,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     pq.write_table(pa.table(values), tmp_path / "t.parquet", row_group_size=70)
     side = {"user": [1, 1, 2, 3], "name": ["a", "b", "c", None]}
     pq.write_table(pa.table(side), tmp_path / "side.parquet")
+    users = range(0, 11, 2)
+    lists = {"user": users, "path": [[user] * user for user in users], "size": users}
+    pq.write_table(pa.table(lists), tmp_path / "lists.parquet")
     (tmp_path / "rows_module.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     return str(tmp_path)
@@ -66,6 +69,13 @@ STORIES: dict[str, Story] = {
         .filter("name is null or name = 'b'")
         .derive(score="score + id")
         .select("items", "name", "score", "id")
+    ),
+    "lists of a join, filtered by another column of it": lambda base, folder: (
+        base.join(f"{folder}/lists.parquet", on="user")
+        .filter("size > 2 or size is null")
+        .join(f"{folder}/side.parquet", on="user")
+        .pad_sequence("path", length=3, value=0)
+        .derive(wide="size * 2")
     ),
     "rows that only a join drops": lambda base, folder: base.join(
         f"{folder}/side.parquet", on="user", how="inner"

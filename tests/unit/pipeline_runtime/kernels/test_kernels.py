@@ -22,7 +22,7 @@ from pipeline_runtime.kernels import loading
 from pipeline_runtime.plan import explain
 from pipeline_runtime.sources.gather import take_rows
 from pipeline_runtime.steps.pad_sequence.transform import pad_lists
-from pipeline_runtime.steps.side_tables import build_index
+from pipeline_runtime.steps.side_tables import RowKeys, build_index
 from pipeline_runtime.steps.truncate.transform import Truncate
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
@@ -200,8 +200,9 @@ def test_joins_find_the_rows_of_numpy(left: list[int | None], right: list[int | 
     index = build_index(pa.table({"key": pa.array(right, pa.int64())}), ["key"])
     for ours, theirs in zip(index.find(keys), index.find(keys, kernels=False), strict=True):
         assert ours.tolist() == theirs.tolist()
-    found = index.contains(keys, kernels=False).tolist()
-    assert index.contains(keys).tolist() == found == [v is not None and v in right for v in left]
+    rows = RowKeys.of(keys)
+    found = index.contains(rows, kernels=False).tolist()
+    assert index.contains(rows).tolist() == found == [v is not None and v in right for v in left]
 
 
 def test_a_run_without_numba_or_with_kernels_off_gives_the_same(

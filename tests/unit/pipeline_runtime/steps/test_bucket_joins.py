@@ -21,6 +21,7 @@ from pipeline_runtime.bucketing import bucket
 from pipeline_runtime.config.dataset import ParquetSource
 from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.errors import ManifestError, SourceError
+from pipeline_runtime.kernels import loading
 from pipeline_runtime.plan.side_table_loading import build_side_table
 from pipeline_runtime.sources import Bucketing
 from pipeline_runtime.steps import side_parts
@@ -42,12 +43,15 @@ def bind(
     schema: pa.Schema,
     bucketing: Bucketing | None,
     sides: Sequence[BucketedTable],
+    *,
+    kernels: bool = True,
 ) -> tuple[Transform, ...]:
     """Bind a pipeline whose joins take the side tables in turn."""
     left = list(sides)
     context = BindContext(
         open_side_table=lambda request: build_side_table(request, left.pop(0)),
         bucketing=bucketing,
+        kernels=kernels,
     )
     return bind_pipeline(steps, schema, context)
 
@@ -209,6 +213,21 @@ def test_a_strategy_changes_no_row_nor_its_order() -> None:
     tables = [bind_one(bucketed(), strategy=strategy)(ROWS) for strategy in STRATEGIES]
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])
+
+
+@pytest.mark.parametrize("strategy", ["Bucket", "Exchange"])
+def test_kernels_that_are_off_are_not_called(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading._LOADER, "kernels", object())  # any call of one would fail
+    step = JoinStep(parquet=SIDE, keys=("user",), strategy=strategy)
+    by = Bucketing(column="user", num_buckets=16)
+    [transform] = bind([step], ROWS.schema, by, [bucketed()], kernels=False)
+    assert transform(ROWS)["age"].to_pylist() == [*range(300), *[None] * 101]
+    side_parts.clear_parts()
+    [transform] = bind([step], ROWS.schema, by, [bucketed()])
+    with pytest.raises(AttributeError):
+        transform(ROWS)
 
 
 AUTO = [
