@@ -119,7 +119,8 @@ class Ledger:
     def _split(self, reader: str, slow: Collection[str], read_share: float) -> _Lease | None:
         """Take later chunks from another reader's lease; return None if that gains nothing.
 
-        The reader that gets them also reads the rows before them in their row group.
+        The reader that gets them also reads the rows before them in their row group; of a mixed
+        group, all rows, which the other reader has read by then.
         """
         following = self._epoch(self._unleased[0]) if self._unleased else None
         for name, lease in self._leases.items():
@@ -127,9 +128,14 @@ class Ledger:
             if name == reader or not is_awaited:
                 continue
             chunks = len(lease.chunks) * (SLOW if name in slow else 1.0)  # as the reader counts
+            group, work = self.groups[lease.position], 1.0
+            is_read = group.is_mixed and len(group.units) > 1  # its units, for its first chunk
+            if is_read:
+                work = max(0.0, 1.0 - read_share)
             for num_later in range(len(lease.chunks) // 2, 0, -1):
                 first = lease.chunks[-num_later]
-                if first * read_share + num_later < chunks:
+                over = group.num_chunks(self.chunk_rows) if is_read else first
+                if over * read_share + num_later * work < chunks * work:
                     later = [lease.chunks.pop() for _ in range(num_later)]
                     return _Lease(lease.position, deque(reversed(later)))
         return None

@@ -89,18 +89,23 @@ def test_the_last_lease_is_split_for_a_reader_that_has_nothing_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read_share", "chunk"),
+    ("read_share", "chunk", "is_mixed"),
     [
-        (0.0, 5),  # half of 2–7
-        (0.6, 6),  # to read over 0–5 and make 6 and 7: 5.6, less than the 6 that are left
-        (0.7, 7),
-        (0.9, None),  # to read over 0–6 and make 7: 7.3
+        (0.0, 5, False),  # half of 2–7
+        (0.6, 6, False),  # to read over 0–5 and make 6 and 7: 5.6, less than the 6 that are left
+        (0.7, 7, False),
+        (0.9, None, False),  # to read over 0–6 and make 7: 7.3
+        (0.0, 5, True),
+        (0.3, 6, True),  # to read 0–7 and make 6 and 7: 3.8; 2–7 are read, to make them: 4.2
+        (0.4, None, True),
+        (1.5, None, True),  # several row groups are read at the same time
     ],
 )
 def test_a_lease_is_split_only_as_far_as_reading_over_the_rest_takes_less(
-    read_share: float, chunk: int | None
+    read_share: float, chunk: int | None, is_mixed: bool
 ) -> None:
-    ledger = Ledger([group(0, 80)], CHUNK_ROWS)
+    whole = replace(group(0, 40, 40), is_mixed=True) if is_mixed else group(0, 80)
+    ledger = Ledger([whole], CHUNK_ROWS)
     assert [task.chunk for task in (ledger.take("a"), ledger.take("a")) if task] == [0, 1]
     task = ledger.take("b", (), read_share)
     assert (task.chunk if task else None) == chunk
