@@ -38,6 +38,7 @@ _CODECS = (
     *("LZ4_HADOOP", "ZSTD", "LZ4"),
 )
 UNKNOWN = "UNKNOWN"
+_SOUND_CODECS = (*_CODECS, UNKNOWN, None)
 _MAX_CODEC_BYTES = 5  # a varint of 32 bits
 # Fields of the structs of parquet.thrift.
 _ROW_GROUPS, _COLUMNS, _META, _CRYPTO, _COLUMN_KEY, _KEY_PATH = 4, 1, 3, 8, 2, 1
@@ -63,6 +64,8 @@ class Footer:
     encrypted: frozenset[str]  # paths of the encrypted columns
     paths: tuple[str, ...]  # of all leaves
     _found_at: int = field(default=0, init=False)
+    # By row group, for each leaf: 0, or 1 and the place of its codec in `_SOUND_CODECS`.
+    _codecs: dict[int, bytearray] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(cls, tail: bytes, metadata: pq.FileMetaData) -> Footer:
@@ -113,8 +116,13 @@ class Footer:
 
     def sound_codec(self, row_group: int, leaf: int) -> str | None:
         """Return the codec like `codec`; None also if the chunk's statistics are not sound."""
-        fields = self._find(row_group, leaf)
-        return _codec_of(fields) if fields is not None and self._is_sound(fields, leaf) else None
+        known = self._codecs.setdefault(row_group, bytearray(len(self.paths)))
+        if not known[leaf]:
+            fields = self._find(row_group, leaf)
+            is_sound = fields is not None and self._is_sound(fields, leaf)
+            codec = _codec_of(fields) if fields is not None and is_sound else None
+            known[leaf] = 1 + _SOUND_CODECS.index(codec)
+        return _SOUND_CODECS[known[leaf] - 1]
 
     def has_sound_statistics(self, leaves: Collection[int]) -> bool:
         """Return whether pyarrow can safely read the statistics of these leaves.

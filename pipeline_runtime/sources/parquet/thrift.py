@@ -32,9 +32,16 @@ def read_struct(data: bytes, at: int, *, last: int = 0, depth: int = 0) -> tuple
         last: number of the field before it; 0 at the beginning of the struct.
         depth: number of structs and lists that enclose the struct.
     """
+    try:
+        return _read_struct(data, at, last, depth)
+    except IndexError as error:
+        raise ThriftError("the bytes end within a struct") from error
+
+
+def _read_struct(data: bytes, at: int, last: int, depth: int) -> tuple[Struct, int]:
     fields: Struct = {}
     while True:
-        head = _byte(data, at)
+        head = data[at]
         at += 1
         if head == 0:
             return fields, at
@@ -50,13 +57,16 @@ def read_struct(data: bytes, at: int, *, last: int = 0, depth: int = 0) -> tuple
 
 
 def read_integer(data: bytes, at: int) -> tuple[int, int]:
-    """Return a zigzag-encoded number, whose lowest bit is the sign, and the position after it."""
+    """Return a zigzag-encoded number, whose lowest bit is the sign, and the position after it.
+
+    Raises IndexError if the bytes end before it does.
+    """
     value, at = _read_varint(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
 def write_integer(value: int) -> bytes:
-    """Return the bytes of a number, as `read_integer` reads them."""
+    """Return the bytes of a zigzag-encoded number."""
     rest = (value << 1) ^ (value >> 63)
     written = bytearray()
     while rest > 127:
@@ -74,18 +84,18 @@ def _read_value(data: bytes, at: int, kind: int, depth: int) -> tuple[object, in
         size, at = _read_varint(data, at)
         return _take(data, at, size), at + size
     if kind == _STRUCT:
-        return read_struct(data, at, depth=depth)
+        return _read_struct(data, at, 0, depth)
     if kind in (_LIST, _SET):
         return _read_list(data, at, depth)
     if kind in (_TRUE, _FALSE, _BYTE):  # in a list, a boolean takes a byte
-        return _byte(data, at), at + 1
+        return data[at], at + 1
     if kind == _DOUBLE:
         return _take(data, at, 8), at + 8
     raise ThriftError(f"a field of the unknown type {kind}")
 
 
 def _read_list(data: bytes, at: int, depth: int) -> tuple[list[object], int]:
-    head = _byte(data, at)
+    head = data[at]
     count, at = head >> 4, at + 1
     if count == 15:
         count, at = _read_varint(data, at)
@@ -97,19 +107,16 @@ def _read_list(data: bytes, at: int, depth: int) -> tuple[list[object], int]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = data[at]
+    if value < 128:  # most are
+        return value, at + 1
     value = 0
     for place in range(_MAX_VARINT_BYTES):
-        byte = _byte(data, at + place)
+        byte = data[at + place]
         value |= (byte & 127) << (7 * place)
         if byte < 128:
             return value, at + place + 1
     raise ThriftError("a number without an end")
-
-
-def _byte(data: bytes, at: int) -> int:
-    if at >= len(data):
-        raise ThriftError("the bytes end within a struct")
-    return data[at]
 
 
 def _take(data: bytes, at: int, size: int) -> bytes:
