@@ -18,6 +18,8 @@ from typing import BinaryIO
 # O_EXCL follows no link. The usual mode, since others read what runs leave; `tempfile` has 0600.
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _MODE = 0o666
+# Some network file systems cannot sync a folder, and return one of these errors.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
@@ -63,3 +65,24 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file, text as UTF-8."""
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def sync_file(path: str | Path) -> None:
+    """Sync the content of a file, so that it survives a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync the names of a local folder's entries, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)

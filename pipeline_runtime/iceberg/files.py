@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from pipeline_runtime.bucketing import NO_BUCKET, bucket
+from pipeline_runtime.files import sync_file, sync_folder
 
 if TYPE_CHECKING:  # heavy, and only needed by runs that write Iceberg tables
     from pyiceberg.io import FileIO
@@ -427,7 +429,7 @@ class DataFileWriter:
 
 @contextmanager
 def writing_file(layout: TableLayout, path: str, compression: str) -> Iterator[DataFileWriter]:
-    """Open a new data file.
+    """Open a new data file; when the block has succeeded, a power failure does not lose it.
 
     Args:
         path: what `TableLayout.locate` returned.
@@ -439,6 +441,23 @@ def writing_file(layout: TableLayout, path: str, compression: str) -> Iterator[D
             yield writer
         finally:
             writer.close()
+    _sync(layout, path)
+
+
+def _sync(layout: TableLayout, uri: str) -> None:
+    """Sync a local file, and its name in each of its folders below the table's."""
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+    (scheme, _, file), (_, _, table) = (
+        PyArrowFileIO.parse_location(each, layout.io.properties) for each in (uri, layout.location)
+    )
+    if scheme != "file":
+        return
+    sync_file(file)
+    for folder in Path(file).parents:
+        sync_folder(folder)
+        if not folder.is_relative_to(table) or folder == Path(table):
+            return
 
 
 def _drop_partial_bounds(

@@ -22,9 +22,9 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
-from pipeline_runtime.files import write_atomically
+from pipeline_runtime.files import sync_file, sync_folder, write_atomically
 from pipeline_runtime.sources import Location
-from pipeline_runtime.sources.durable import make_folder, sync_folder
+from pipeline_runtime.sources.durable import make_folder
 from pipeline_runtime.sources.stores import asking, find_info, read_file
 
 # Requests to an object store at a time.
@@ -85,7 +85,7 @@ class Storage:
             with place.filesystem.open_output_stream(place.path) as stream:
                 yield stream
             if self.is_local:
-                _sync(place.path)
+                sync_file(place.path)
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """Return a file's content; None if there is no such file."""
@@ -248,11 +248,3 @@ def _errno_of(error: StoreError) -> int | None:
 
 def _parent(path: str) -> str:
     return path.rstrip("/").rpartition("/")[0] or "/"
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

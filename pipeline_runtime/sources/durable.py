@@ -6,16 +6,13 @@ An object store confirms a write only after it has stored the object, so it need
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 from pyarrow import fs as pafs
 
+from pipeline_runtime.files import sync_folder
 from pipeline_runtime.sources.filesystem import Location
-
-# Some network file systems cannot sync a folder, and return one of these errors.
-_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF})
 
 
 def make_folder(place: Location) -> None:
@@ -63,15 +60,3 @@ def sync_names(folder: Location) -> None:
 
 def _is_local(place: Location) -> bool:
     return isinstance(place.filesystem, pafs.LocalFileSystem)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync the names of a local folder's entries, where the file system can."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(descriptor)

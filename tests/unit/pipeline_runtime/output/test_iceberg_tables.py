@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -129,6 +130,32 @@ def test_bounds_prune_no_row(tmp_path: Path, lake: SqlCatalog) -> None:
     assert found.scan(row_filter="text >= 'z'").to_arrow()["n"].to_pylist() == [2]
     assert found.scan(row_filter="text = 'm'").to_arrow()["n"].to_pylist() == [1]
     assert len(list(found.scan(row_filter="n = 2").plan_files())) == 1
+
+
+def test_files_are_on_the_disk_before_the_commit(
+    tmp_path: Path, lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    commit, before = SqlCatalog.commit_table, []
+
+    def note(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def commit_synced(*arguments: Any) -> Any:
+        before.append(set(synced))
+        return commit(*arguments)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_synced)
+    settings(tmp_path, rows(), partition_by=("day",), bucket_by="id", num_buckets=2).finish()
+    table = lake.load_table("db.t")
+    [on_disk] = before
+    for file in data_files(table):
+        path = Path(file["file_path"].removeprefix("file://"))
+        folder = table.location().removeprefix("file://")
+        assert {
+            str(each) for each in (path, *path.parents) if each.is_relative_to(folder)
+        } <= on_disk
 
 
 def test_long_partition_values_stay_out_of_paths(tmp_path: Path, lake: SqlCatalog) -> None:
