@@ -62,7 +62,7 @@ def build_ready_plan(experiment: DatasetExperiment, options: RunOptions, build: 
     plan = build(experiment)
     found = plan.materialization
     if found is not None:
-        options.tables.begin(found)
+        options.tables.begin(found, plan.pins)
     if found is None or found.state == "Hit":
         return plan
     began, preceding = time.monotonic(), options.preceding

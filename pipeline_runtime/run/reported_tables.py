@@ -23,10 +23,11 @@ class ReportedTables:
     pins: tuple[Pin, ...] = ()
     materialization: Materialized | None = None
 
-    def begin(self, found: Materialization) -> None:
-        """Take the state of the cache table when the run begins."""
+    def begin(self, found: Materialization, pins: tuple[Pin, ...]) -> None:
+        """Take the state of the cache table when the run begins, and the known snapshots."""
         from pipeline_runtime.report import Materialized
 
+        self.pins = pins
         self.materialization = Materialized(
             catalog=found.step.iceberg.catalog,
             table=found.table,

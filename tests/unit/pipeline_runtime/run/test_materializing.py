@@ -115,6 +115,8 @@ class World:
         assert found is not None
         assert plan.materialization is not None
         assert plan.materialization.state == "Hit"
+        read = {pin.table for pin in options.tables.pins}
+        assert "db.source" in read  # known while rows are computed
         return found
 
     def rows(self) -> list[dict[str, Any]]:
