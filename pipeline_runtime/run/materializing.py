@@ -109,7 +109,7 @@ def materialize(
         preceding.watch(progress.collector),
     ):
         preceding.phases.begin(MATERIALIZING)
-        for keys in _cut_commits(found):
+        for keys in cut_commits(found):
             table = open_cache_table(
                 found, keys, plan.main.output_schema, catalog, artifacts, DEFAULT_FILE_BYTES
             )
@@ -134,7 +134,7 @@ def build_writing(experiment: DatasetExperiment, found: Materialization) -> Data
     return experiment.model_copy(update={"spec": spec})
 
 
-def _cut_commits(found: Materialization) -> Iterator[frozenset[str]]:
+def cut_commits(found: Materialization) -> Iterator[frozenset[str]]:
     """Yield the missing partitions of each commit."""
     keys: set[str] = set()
     num_bytes = 0

@@ -24,6 +24,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
+from pipeline_runtime.cli import main
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import Interrupted, ManifestError
 from pipeline_runtime.feed.making.work import read_group
@@ -32,6 +33,7 @@ from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.materialization.tables import find_orphans
 from pipeline_runtime.plan import Plan, build_plan, explain
 from pipeline_runtime.run import materializing
+from pipeline_runtime.run.advising import measure_advice
 from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions
@@ -443,6 +445,48 @@ def test_files_are_bucketed_and_sorted(world: World) -> None:
         assert {BucketTransform(4).transform(SCHEMA.find_type("user_id"))(u) for u in users} == {
             file.partition[1]
         }
+
+
+_BURN = """
+import time
+
+def burn(table, seconds):
+    end = time.process_time() + seconds * table.num_rows
+    while time.process_time() < end:
+        pass
+    return table
+"""
+
+
+@pytest.mark.slow
+def test_advice_counts_what_expensive_steps_cost(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (world.folder / "burning.py").write_text(_BURN)
+    monkeypatch.syspath_prepend(str(world.folder))
+    pipeline = world.document()["spec"]["pipeline"]
+    function = {"function": "burning:burn", "options": {"seconds": 0.01}}
+    pipeline[1] = {"map": {**function, "outputColumns": [{"name": "label", "type": "int64"}]}}
+    pipeline[3] = {"derive": {"columns": [{"name": "y", "expression": "label + 1"}]}}
+    world.make_ready(pipeline=pipeline, dataset={"where": "day = '2026-01-01'"})
+    manifest = world.folder / "m.yaml"
+    manifest.write_text(json.dumps(world.document(pipeline=pipeline)))
+    arguments = ["explain", "-f", str(manifest), "--storage-root", str(world.folder), "--json"]
+    monkeypatch.setattr(sys, "argv", ["lastmile", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    advice = json.loads(capsys.readouterr().out)["materializationAdvice"]
+    assert advice["sampleRows"] == 20  # of the missing day
+    assert advice["withoutSeconds"] == pytest.approx(2 * 15 * 0.01, rel=0.5)
+    assert advice["keepSeconds"] > 15 * 0.01
+    assert advice["withSeconds"] < 15 * 0.01
+    assert advice["paysAfterRuns"] >= 1
+    [cache] = world.caches
+    assert len(cache.metadata.snapshots) == 1  # the sample is kept elsewhere
+    assert world.catalog.list_namespaces() == [("db",)]
+    experiment = parse_experiment(world.document(pipeline=pipeline[:2]))
+    assert measure_advice(experiment, world.plan(pipeline=pipeline[:2]), str(world.folder)) is None
 
 
 def test_another_recipe_has_another_table(world: World) -> None:
