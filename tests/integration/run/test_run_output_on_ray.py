@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField
 from ray_heads import RealRay
 from run_support import LASTMILE, Project, checksum_of, wait_for, workers_called
@@ -169,6 +170,62 @@ def test_a_cluster_exchanges_a_side_table(
     found = sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True))
     assert found == [(i, i * 10) for i in range(0, ROWS, 4)]
     assert list(run.folder.rglob("exchange-*")) == []
+    lake.engine.dispose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resources", [None, {"cpu": 1}], ids=["readers", "Ray Data"])
+def test_a_cluster_keeps_the_rows_of_materialize(
+    resources: dict[str, int] | None, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    lake = make_lake(run.folder)
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "part", LongType(), required=False),
+    )
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    rows = pa.table({"id": np.arange(ROWS), "part": np.arange(ROWS) // 2 % 4})
+    source = lake.create_table("db.rows", schema, partition_spec=spec)
+    source.append(rows.filter(pc.less(rows["part"], 3)))
+    step: dict[str, Any] = {"function": "slow_steps:wait", "options": {"folder": str(run.folder)}}
+    step["outputColumns"] = [{"name": "part", "type": "int64"}]
+    target = {"catalog": "lake", "table": "db.cache"}
+    write_project(
+        run,
+        catalogs=[
+            {
+                "name": "lake",
+                "type": "Sql",
+                "uri": f"sqlite:///{run.folder}/catalog.db",
+                "warehouse": f"file://{run.folder}/lake",
+            }
+        ],
+        dataset={"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
+        pipeline=[
+            {"filter": {"where": "id % 2 = 0"}},
+            {"map": step | ({"resources": resources} if resources else {})},
+            {"materialize": {"iceberg": target, "bucketBy": "id", "buckets": 2, "sortBy": ["id"]}},
+            {"derive": {"columns": [{"name": "twice", "expression": "id * 2"}]}},
+        ],
+        output={"mode": "Overwrite", "parquet": {"uri": "out/"}},
+    )
+    hurry(run)
+    for num_parts in (3, 4):
+        ended = on_cluster.run(*run.args("--address", "auto"))
+        assert ended.code == 0, str(ended)
+        table = Pipeline.read_parquet("out/").to_table(run.root)
+        kept = [i for i in KEPT if i // 2 % 4 < num_parts]
+        found = sorted(zip(table["id"].to_pylist(), table["twice"].to_pylist(), strict=True))
+        assert found == [(i, 2 * i) for i in kept]
+        if num_parts == 3:
+            source.append(rows.filter(pc.equal(rows["part"], 3)))
+    [name] = [each for each in lake.list_tables("db") if each[-1].startswith("cache_")]
+    cache = lake.load_table(name)
+    added = [int(each.summary["added-records"]) for each in cache.metadata.snapshots]
+    assert added == [1500, 500]  # the second run computes the new partition alone
+    assert list_orphans(cache) == set()
     lake.engine.dispose()
 
 
