@@ -219,7 +219,12 @@ def _is_taken(here: str, there: str) -> bool:
 
 def _plain(kind: object) -> str:
     """Return an Iceberg type without field ids, and without which values may be null."""
-    return re.sub(r"\d+: |optional |required ", "", str(kind))
+    return re.sub("optional |required ", "", without_ids(kind))
+
+
+def without_ids(kind: object) -> str:
+    """Return the text of an Iceberg type without field ids, which differ from table to table."""
+    return re.sub(r"\d+: ", "", str(kind))
 
 
 def _list(fields: list[tuple[str, str]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.iceberg.catalogs import asking_catalog
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.table import FileScanTask, Table
 
 _MAX_SHOWN = 8
+_NULL = "null"
 
 # A partition: the id of its spec, and its values as texts.
 Partition = tuple[int, tuple[str, ...]]
@@ -36,6 +38,8 @@ class PartitionChoice:
     def parse(cls, texts: Sequence[str]) -> PartitionChoice:
         """Parse texts such as `day=2026-01-01` or `day=2026-01-01,user_id_bucket=3`.
 
+        A null is `null`. In a text, a comma is `%2C`, and the text null is `%6Eull`.
+
         Raises OutputRefused if one has another form.
         """
         wanted = []
@@ -48,7 +52,7 @@ class PartitionChoice:
                         f"--partition: must be NAME=VALUE, or several of different names with "
                         f"commas, got {text!r}. Write it like day=2026-01-01"
                     )
-                fields[name] = value
+                fields[name] = value if value == _NULL else _encode(unquote(value))
             wanted.append(fields)
         return cls(wanted=tuple(wanted))
 
@@ -119,12 +123,20 @@ def fingerprint(task: FileScanTask) -> Fingerprint:
 
 
 def _name_values(table: Table, file: DataFile) -> list[tuple[str, str]]:
-    """Return the names of a file's partition fields, and their values as Iceberg prints them."""
+    """Return the names of a file's partition fields, and the texts of their values."""
     spec = table.specs()[file.spec_id]
     schema = table.schema()
     named = []
     for position, field in enumerate(spec.fields):
         source = schema.find_type(field.source_id)
-        text = field.transform.to_human_string(source, file.partition[position])
-        named.append((field.name, text))
+        value = file.partition[position]
+        text = field.transform.to_human_string(source, value)
+        named.append((field.name, _NULL if value is None else _encode(text)))
     return named
+
+
+def _encode(text: str) -> str:
+    """Return the text of a value that `PartitionChoice.parse` reads; no null has it."""
+    if text == _NULL:
+        return "%6Eull"
+    return text.replace("%", "%25").replace(",", "%2C")

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline_runtime.errors import OutputError, OutputRefused
 from pipeline_runtime.iceberg.catalogs import ask_catalog
 from pipeline_runtime.iceberg.commits import Retrying, read_summary
+from pipeline_runtime.iceberg.schemas import without_ids
 from pipeline_runtime.promotion.partitions import (
     Fingerprint,
     PartitionChoice,
@@ -345,9 +346,10 @@ def _check_tables(table: Table, staging: Sequence[StagingTable]) -> dict[str, Ic
             seen.add(column)
             if column not in present:
                 adds[column] = kind
-            elif present[column] != kind:
+            elif without_ids(present[column]) != without_ids(kind):
                 raise OutputRefused(
                     f"{each.name}: column {column!r} must have the type it has in {name}, "
-                    f"{present[column]}, but has {kind}. Write it with that type"
+                    f"{without_ids(present[column])}, but has {without_ids(kind)}. Write it with "
+                    "that type"
                 )
     return adds

@@ -22,6 +22,8 @@ from promotion_lake import (
 )
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
@@ -37,6 +39,7 @@ from pyiceberg.types import (
 from pipeline_runtime.errors import OutputRefused
 from pipeline_runtime.iceberg.commits import CommitUnknown, Retrying
 from pipeline_runtime.iceberg.files import TableLayout, writing_file
+from pipeline_runtime.promotion.partitions import PartitionChoice, find_live, name_partition
 from pipeline_runtime.promotion.staging import StagingTable
 
 FIRST, SECOND = "2026-01-01", "2026-01-02"
@@ -170,6 +173,33 @@ def test_several_tables_are_promoted_in_one_commit(lake: PromotionLake) -> None:
         assert row["ctr"] == (ctr[key] if is_known else None)
         assert row["seen"] == (seen[key] if is_known else None)
         assert row["uuid"] == (uuid[key] if is_known else None)
+    assert lake.promote(one, two, three).is_repeated
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        pytest.param("p=a/b", {"a/b"}, id="slash"),
+        pytest.param("p=a=b%2Cc", {"a=b,c"}, id="comma"),
+        pytest.param("p=50%25", {"50%"}, id="percent sign"),
+        pytest.param("p=50%", {"50%"}, id="plain percent sign"),
+        pytest.param("p=", {""}, id="empty text"),
+        pytest.param("p=null", {None}, id="null"),
+        pytest.param("p=%6Eull", {"null"}, id="the text null"),
+    ],
+)
+def test_every_partition_has_a_name_of_its_own(
+    lake: PromotionLake, text: str, values: set[str | None]
+) -> None:
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "p"))
+    schema = Schema(NestedField(1, "p", StringType()))
+    table = lake.catalog.create_table("db.texts", schema, partition_spec=spec)
+    lake.append([{"p": p} for p in ("a/b", "a=b,c", "50%", "", "null", None)], "db.texts")
+    found = find_live(table.refresh(), PartitionChoice.parse([text]))
+    assert {task.file.partition[0] for task in found.values()} == values
+    for task in found.values():
+        name = name_partition(table, task.file)
+        assert find_live(table, PartitionChoice.parse([name])).keys() == found.keys()
 
 
 def test_repeated_promotion_does_nothing(lake: PromotionLake) -> None:
