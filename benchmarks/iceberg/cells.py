@@ -16,9 +16,10 @@ from benchmarks.iceberg import programs as p
 from benchmarks.iceberg.lakes import Lake, make_lake
 from benchmarks.iceberg.programs import Arm, Program
 from benchmarks.iceberg.rounds import Comparison, compare
+from benchmarks.iceberg.writers import measure_writers
 from benchmarks.records import Document
 
-GROWTH: Final = (1, 4, 16)  # times the rows of the smallest table
+_GROWTH: Final = (1, 4, 16)  # times the rows of the smallest table
 _DAYS: Final = 4
 # One day in few files, with as many rows in a row group as Lastmile's own writer puts there.
 _LARGE: Final = {"days": 1, "rows_per_file": 1_048_576, "rows_per_group": 131_072}
@@ -31,18 +32,24 @@ class Bench:
 
     Attributes:
         data: folder of the tables, which are kept for later runs.
-        rows: impressions of the main tables.
+        rows, large_rows, growth_rows: impressions of the main tables, of those with large files,
+            and of the smallest of those that grow.
         rounds: epochs of each program, which take turns.
     """
 
     data: Path
     rows: int
     large_rows: int
+    growth_rows: int
     rounds: int
 
-    def main(self, times: float = 1) -> Lake:
-        """Return the main tables, or the same with more or fewer rows."""
-        return make_lake(self.data, int(self.rows * times), days=_DAYS)
+    def main(self) -> Lake:
+        """Return the main tables."""
+        return make_lake(self.data, self.rows, days=_DAYS)
+
+    def grown(self, times: int) -> Lake:
+        """Return tables like the main ones, with more rows."""
+        return make_lake(self.data, self.growth_rows * times, days=_DAYS)
 
     def large(self) -> Lake:
         """Return tables with large files."""
@@ -108,7 +115,7 @@ def _compare_writes(bench: Bench) -> list[Document]:
 
 def _compare_sizes(bench: Bench) -> list[Document]:
     """Compare the larger tables with the smallest: time per row and memory of each program."""
-    first, *larger = (bench.main(times / GROWTH[1]) for times in GROWTH)
+    first, *larger = (bench.grown(times) for times in _GROWTH)
     comparisons = [
         Comparison(Arm(program, lake), Arm(program, first), measure=measure, equal="none")
         for program in (p.ICEBERG, p.BUCKET_JOIN, p.WRITE)
@@ -125,5 +132,6 @@ CELLS: Final[Mapping[str, Cell]] = {
     "ray": partial(_compare_joins, {p.RAY: 16.0}),
     "memory": _compare_memory,
     "write": _compare_writes,
+    "writers": lambda bench: measure_writers(bench.data),
     "growth": _compare_sizes,
 }

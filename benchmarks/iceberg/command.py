@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.dataloading.errors import BenchmarkError
@@ -16,6 +17,7 @@ from benchmarks.records import Beginning, Document, print_results
 NAME = "iceberg"
 DEFAULT_ROWS = 1_000_000
 DEFAULT_LARGE_ROWS = 4_000_000  # half a million rows a file
+DEFAULT_GROWTH_ROWS = 250_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data=options.data,
         rows=options.rows,
         large_rows=options.large_rows,
+        growth_rows=options.growth_rows,
         rounds=options.rounds,
     )
     whole = Beginning()
@@ -33,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.cells:
         print(f"{name}:", file=sys.stderr)
         found[name] = _measure(name, bench, arguments)
-    cells = [found[name] for name in CELLS if name in found]
+    kept = [found[name] for name in CELLS if name in found]
     results = {
         "version": 1,
         "benchmark": NAME,
@@ -42,34 +45,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "rows": options.rows,
             "sideRows": bench.main().side_rows(),
             "largeRows": options.large_rows,
+            "growthRows": options.growth_rows,
         },
-        "cells": cells,
+        "cells": [cell.circumstances for cell in kept],
+        "rows": [row for cell in kept for row in cell.rows],
     }
     print_results(NAME, results, options.output, build_markdown, draw)
-    rows = [row for name in options.cells for row in found[name]["rows"]]
+    rows = [row for name in options.cells for row in found[name].rows]
     return 1 if any(row.get("is_met") is False for row in rows) else 0
 
 
-def _measure(name: str, bench: Bench, arguments: Sequence[str]) -> Document:
-    """Return the rows of a cell, and when it was measured; a cell that fails leaves the others."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The rows of a cell, and when it was measured."""
+
+    circumstances: Document
+    rows: Sequence[Document]
+
+
+def _measure(name: str, bench: Bench, arguments: Sequence[str]) -> Measured:
+    """Measure a cell; one that fails leaves the others."""
     beginning = Beginning()
     try:
         rows = list(CELLS[name](bench))
     except BenchmarkError as error:
         print(f"error: {name}: {error}", file=sys.stderr)
         names = {"subject": "Lastmile", "peer": "–", "measure": name}
-        rows = [{**names, "not_run": str(error), "is_met": False}]
-    circumstances = beginning.describe(NAME, arguments)
+        rows = [{**names, "not_run": " ".join(str(error).split()), "is_met": False}]
+    known = beginning.describe(NAME, arguments)
     kept = ("commit", "finishedAt", "minutes", "loadAverage")
-    facts = {key: circumstances[key] for key in kept}
-    return {"name": name, "rounds": bench.rounds, **facts, "rows": rows}
+    return Measured(
+        circumstances={"name": name} | {key: known[key] for key in kept},
+        rows=[{"cell": name, **row} for row in rows],
+    )
 
 
-def _read_cells(folder: Path) -> dict[str, Document]:
+def _read_cells(folder: Path) -> dict[str, Measured]:
     """Return the cells of earlier results by name."""
     path = folder / f"{NAME}.json"
-    cells = json.loads(path.read_text())["cells"] if path.exists() else []
-    return {cell["name"]: cell for cell in cells}
+    if not path.exists():
+        return {}
+    results = json.loads(path.read_text())
+    return {
+        cell["name"]: Measured(
+            circumstances=cell,
+            rows=[row for row in results["rows"] if row["cell"] == cell["name"]],
+        )
+        for cell in results["cells"]
+    }
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -78,7 +101,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help=_names())
     add("--rows", type=int, default=DEFAULT_ROWS, help="impressions")
     add("--large-rows", type=int, default=DEFAULT_LARGE_ROWS, help="impressions, for the memory")
-    add("--rounds", type=int, default=5)
+    add("--growth-rows", type=int, default=DEFAULT_GROWTH_ROWS, help="of the smallest table")
+    add("--rounds", type=int, default=5, help="epochs of each program")
     add("--add", action="store_true", help="keep existing results of other cells")
     add("--data", type=Path, default=Path("build"), help="folder of the tables")
     add("--output", type=Path, default=Path("benchmarks/results"))

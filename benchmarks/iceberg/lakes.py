@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 from pipeline_runtime.sample_data import SampleDataOptions
 from pipeline_runtime.sample_data.lake import CATALOG, CATALOG_FILE, NAMESPACE, write_lake
@@ -58,6 +59,11 @@ class Lake:
         """The address of the catalog."""
         return f"sqlite:///{self.folder / CATALOG_FILE}"
 
+    def load(self, layout: SampleTable = IMPRESSIONS) -> Table:
+        """Load a table by PyIceberg."""
+        with closing(SqlCatalog(CATALOG, uri=self.uri)) as catalog:
+            return catalog.load_table((NAMESPACE, layout.name))
+
     def files(self, layout: SampleTable) -> Sequence[str]:
         """Return the paths of a table's data files."""
         return [path for paths in self._by_bucket(layout).values() for path in paths]
@@ -101,11 +107,9 @@ class Lake:
 
     def _by_bucket(self, layout: SampleTable) -> Mapping[int, list[str]]:
         found: defaultdict[int, list[str]] = defaultdict(list)
-        with closing(SqlCatalog(CATALOG, uri=self.uri)) as catalog:
-            table = catalog.load_table((NAMESPACE, layout.name))
-            for task in table.scan().plan_files():
-                path = task.file.file_path.removeprefix("file://")
-                found[task.file.partition[-1]].append(path)
+        for task in self.load(layout).scan().plan_files():
+            path = task.file.file_path.removeprefix("file://")
+            found[task.file.partition[-1]].append(path)
         return {bucket: sorted(found[bucket]) for bucket in sorted(found)}
 
 

@@ -14,7 +14,6 @@ from typing import Final
 import pyarrow as pa
 
 from benchmarks.iceberg.lakes import ALL_COLUMNS, KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
-from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import DAY, IMPRESSIONS, USER_ACTIONS
 
 _LEFT: Final = (*MAIN_COLUMNS, DAY)
@@ -86,8 +85,4 @@ def daft_by_bucket(lake: Lake) -> Iterator[pa.Table]:
 
 def pyiceberg_reader(lake: Lake) -> Iterator[pa.RecordBatch]:
     """Read the impressions by PyIceberg's `to_arrow_batch_reader`."""
-    from pyiceberg.catalog.sql import SqlCatalog
-
-    with closing(SqlCatalog(CATALOG, uri=lake.uri)) as catalog:
-        table = catalog.load_table((NAMESPACE, IMPRESSIONS.name))
-        yield from table.scan(selected_fields=ALL_COLUMNS).to_arrow_batch_reader()
+    yield from lake.load().scan(selected_fields=ALL_COLUMNS).to_arrow_batch_reader()

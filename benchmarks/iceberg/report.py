@@ -27,32 +27,31 @@ def _lines(results: Document) -> Iterator[str]:
     yield describe_circumstances(results)
     yield ""
     yield (
-        f"{settings['rows']:,} impressions in 4 days and 8 buckets, joined with the "
-        f"{settings['sideRows']:,} rows of the users' actions of each day in 12 buckets, with "
-        f"two lists; `memory` on {settings['largeRows']:,} impressions in 8 files. All programs of "
-        "a cell take turns, in a process each (`memory`, `growth`: in a new one each time). They "
-        "delivered equal values, by checksums of every column; a stream without the join, the same "
-        "rows. Lastmile ends at shuffled tensors, peers at Arrow tables, Spark in its own memory. "
-        "Median of the rounds' ratios of the subject to the other [95 % bounds]; a target is met "
-        "if the bound is."
+        f"{settings['rows']:,} impressions in 4 days and 8 buckets, joined with "
+        f"{settings['sideRows']:,} rows of users' actions, with two lists, in 12 buckets of a day; "
+        f"`memory` on {settings['largeRows']:,} impressions in 8 files, `growth` on 1, 4 and 16 "
+        f"times {settings['growthRows']:,}. All programs of a cell take turns, in a process each "
+        "(`memory` and `growth`: in a new one each time). They delivered equal values, by "
+        "checksums of every column; a stream without the join, the same rows. Lastmile ends at "
+        "shuffled tensors, peers at Arrow tables, Spark in its own memory. Median of the rounds' "
+        "ratios of the subject to the other [95 % bounds]; a target is met if the bound is."
     )
     yield ""
-    yield "| cell | subject | against | measure | result | target | met | |"
-    yield f"|{'---|' * 8}"
-    for cell in results["cells"]:
-        for row in cell["rows"]:
-            yield f"| {' | '.join([cell['name'], *_columns(row)])} |"
+    yield "| cell | subject | against | measure | rounds | result | target | met | |"
+    yield f"|{'---|' * 9}"
+    for row in results["rows"]:
+        yield f"| {' | '.join(_columns(row))} |"
     yield ""
-    yield "| cell | rounds | commit | finished | minutes | load average |"
-    yield f"|{'---|' * 6}"
+    yield "| cell | commit | finished | minutes | load average |"
+    yield f"|{'---|' * 5}"
     for cell in results["cells"]:
         load = " to ".join(map(str, cell["loadAverage"]))
-        facts = [str(cell[key]) for key in ("name", "rounds", "commit", "finishedAt", "minutes")]
+        facts = [str(cell[key]) for key in ("name", "commit", "finishedAt", "minutes")]
         yield f"| {' | '.join([*facts, load])} |"
 
 
 def _columns(row: Document) -> list[str]:
-    names = [row["subject"], row["peer"], row["measure"]]
+    names = [row["cell"], row["subject"], row["peer"], row["measure"], str(row.get("rounds", "–"))]
     bars = [f"≥ {row['at_least']:g}"] if "at_least" in row else []
     bars += [f"≤ {row['at_most']:g}"] if "at_most" in row else []
     target = ", ".join(bars) or "–"
@@ -80,8 +79,7 @@ def draw(results: Document, path: Path) -> None:
             ratio=row,
             target=row.get("at_least", row.get("at_most")),
         )
-        for cell in results["cells"]
-        for row in cell["rows"]
+        for row in results["rows"]
         if row.get("ratio_low") is not None
     ]
     label = "subject over the other (logarithmic); bar: target"

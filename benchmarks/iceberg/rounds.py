@@ -116,6 +116,8 @@ def measure(comparisons: Sequence[Comparison], runs: Runs, rounds: int) -> list[
     for arm in arms:
         try:
             proofs[arm] = runs.run(arm, proves=True)  # warms caches besides
+            if arm.program.proves:
+                runs.run(arm, proves=False)  # which is other work than the proof
         except BenchmarkError as error:
             failed[arm] = str(error).strip().splitlines()[-1]
             print(f"{arm.program.name} does not run: {error}", file=sys.stderr)

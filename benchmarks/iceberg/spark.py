@@ -34,6 +34,7 @@ _SETTINGS: Final = {
     "spark.sql.sources.v2.bucketing.partiallyClusteredDistribution.enabled": "false",
     "spark.sql.sources.v2.bucketing.pushPartValues.enabled": "true",
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
 }
 
 

@@ -120,12 +120,12 @@ def test_arrow_rows_become_the_tensors_of_the_loader() -> None:
 
 def test_the_page_has_a_line_for_each_comparison() -> None:
     comparisons = [Comparison(A, peer, at_least=1.0) for peer in (B, C)]
-    facts = {"rounds": 2, "commit": "abc", "finishedAt": "x", "minutes": 1, "loadAverage": [0, 0]}
     rows = measure(comparisons, Machine(missing=(B,)), 2)
     document: dict[str, Any] = {
         **ENVIRONMENT,
-        "settings": {"rows": 1, "sideRows": 1, "largeRows": 1},
-        "cells": [{"name": "some", **facts, "rows": rows}],
+        "settings": {"rows": 1, "sideRows": 1, "largeRows": 1, "growthRows": 1},
+        "cells": [{"name": "some", **ENVIRONMENT}],
+        "rows": [{"cell": "some", **row} for row in rows],
     }
     lines = build_markdown(document).splitlines()
     assert len([line for line in lines if line.startswith("| some | A |")]) == 2
