@@ -25,6 +25,14 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def count_bytes(column: pa.ChunkedArray) -> int:
+    """Return the Arrow bytes of a column's values; `nbytes` visits each buffer of each chunk."""
+    if not pa.types.is_primitive(column.type):
+        return int(column.nbytes)
+    bits = column.type.bit_width + (column.null_count > 0)
+    return int(-(-len(column) * bits // 8))
+
+
 def take_rows(column: pa.ChunkedArray, indices: Int64s, *, kernels: bool = True) -> pa.ChunkedArray:
     """The values at `indices`, which are from 0 to the column's length less 1, in their order.
 

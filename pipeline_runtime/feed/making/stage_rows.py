@@ -21,7 +21,13 @@ import pyarrow as pa
 
 from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.plan.sharing import is_of_requests
-from pipeline_runtime.sources.gather import Int64s, one_chunk, take_rows, take_takeable
+from pipeline_runtime.sources.gather import (
+    Int64s,
+    count_bytes,
+    one_chunk,
+    take_rows,
+    take_takeable,
+)
 from pipeline_runtime.sources.rows import RequestRows, SourceRows
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
@@ -56,8 +62,8 @@ class _Column:
     def num_bytes(self, num_rows: int) -> int:
         """Return Arrow bytes of the remaining rows; estimated until they are copied."""
         array: Any = self.read if self.now is None else self.now
-        if self._sized is not array:  # Arrow adds up every buffer of every chunk
-            self._sized, self._num_bytes = array, int(array.nbytes)
+        if self._sized is not array:
+            self._sized, self._num_bytes = array, count_bytes(array)
         if self.now is not None:
             return self._num_bytes
         return int(self._num_bytes * num_rows / max(1, len(array)))
