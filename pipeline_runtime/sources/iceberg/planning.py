@@ -74,6 +74,12 @@ class Planner:
     snapshot: Snapshot | None
     io: FileIO
     stores: dict[str, Any] = field(default_factory=dict)
+    _bucket: tuple[tuple[int, str], Bucketing] | None = field(init=False)
+    _kinds: dict[int, pa.DataType] = field(init=False)  # of columns, by field id
+
+    def __post_init__(self) -> None:
+        self._bucket = _find_bucket(self.metadata.spec(), self.schema)
+        self._kinds = {id_of(column): column.type for column in self.columns}
 
     @property
     def schema(self) -> Schema:
@@ -82,8 +88,7 @@ class Planner:
 
     def find_bucketing(self) -> Bucketing | None:
         """Return the first bucket field of the table's current partition spec."""
-        found = _find_bucket(self.metadata.spec(), self.schema)
-        return found[1] if found else None
+        return self._bucket[1] if self._bucket else None
 
     @property
     def is_clustered(self) -> bool:
@@ -183,18 +188,16 @@ class Planner:
         self, file: DataFile, spec: PartitionSpec
     ) -> tuple[dict[str, Any], dict[int, Any], int | None]:
         """Return the partition values for people, those of columns, and the bucket."""
-        current = _find_bucket(self.metadata.spec(), self.schema)
-        kinds = {id_of(column): column.type for column in self.columns}
         values: dict[str, Any] = {}
         constants: dict[int, Any] = {}
         bucket = None
         for index, part in enumerate(spec.fields):
             value, transform = file.partition[index], str(part.transform)
-            if current and (part.source_id, transform) == current[0]:
+            if self._bucket and (part.source_id, transform) == self._bucket[0]:
                 bucket = -1 if value is None else int(value)
-            elif transform == "identity" and part.source_id in kinds:
+            elif transform == "identity" and part.source_id in self._kinds:
                 constants[part.source_id] = value.bytes if isinstance(value, UUID) else value
-                kind = kinds[part.source_id]
+                kind = self._kinds[part.source_id]
                 values[part.name] = pa.scalar(constants[part.source_id], kind).as_py()
             elif transform not in ("identity", "void"):
                 values[part.name] = _to_value(transform, value)

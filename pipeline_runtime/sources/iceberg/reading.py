@@ -6,7 +6,7 @@ table's columns of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,12 +52,25 @@ class Reading:
         stored: the file's field of each; None if the file lacks it.
         constants: values of the lacking ones, by id.
         schema: the columns of the result.
+        is_plain: the file's columns are the table's, but for their names.
     """
 
     wanted: Sequence[pa.Field]
     stored: Sequence[pa.Field | None]
     constants: Mapping[int, Any]
     schema: pa.Schema
+    is_plain: bool
+
+    @classmethod
+    def of(
+        cls, wanted: Sequence[pa.Field], stored: Sequence[pa.Field | None], schema: pa.Schema
+    ) -> Reading:
+        """Return the reading of a file, without constants."""
+        pairs = zip(stored, schema.types, strict=True)
+        is_plain = bool(stored) and all(
+            field is not None and _is_same(field.type, kind) for field, kind in pairs
+        )
+        return cls(wanted=wanted, stored=stored, constants={}, schema=schema, is_plain=is_plain)
 
     @property
     def names(self) -> list[str]:
@@ -70,6 +83,8 @@ class Reading:
         Args:
             table: the file's columns; None if it has none of them.
         """
+        if self.is_plain and table is not None:
+            return pa.Table.from_arrays(table.columns, schema=self.schema)
         arrays = []
         for wanted, stored, kind in zip(self.wanted, self.stored, self.schema.types, strict=True):
             if stored is None:
@@ -81,6 +96,30 @@ class Reading:
         if not arrays:
             return pa.table({"": pa.nulls(num_rows)}).select([])  # knows its number of rows
         return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+def _is_same(stored: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether a type is the table's; False for parts of structs, which may differ by id."""
+    items = stored.value_type if pa.types.is_list(stored) else stored
+    return bool(stored == wanted) and not pa.types.is_nested(items)
+
+
+@dataclass(slots=True)
+class LatestReading:
+    """The reading of the latest file, since most files are alike. Threads may share it."""
+
+    _latest: tuple[pa.Schema, tuple[str, ...], Reading] | None = None
+
+    def find(
+        self, stored: pa.Schema, columns: Sequence[str], build: Callable[[], Reading]
+    ) -> Reading:
+        """Return the reading of these columns of a file with this schema; `build` makes it."""
+        latest, wanted = self._latest, tuple(columns)
+        if latest and latest[1] == wanted and latest[0].equals(stored, check_metadata=True):
+            return latest[2]
+        reading = build()
+        self._latest = (stored, wanted, reading)
+        return reading
 
 
 def read_windows(

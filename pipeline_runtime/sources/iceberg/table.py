@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -36,7 +36,13 @@ from pipeline_runtime.sources.filesystem import Location
 from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.iceberg.deletes import DeleteReader, digest_positions, live_rows
 from pipeline_runtime.sources.iceberg.planning import PlannedFile, Planner, find_totals
-from pipeline_runtime.sources.iceberg.reading import IcebergUnit, Reading, read_windows, within
+from pipeline_runtime.sources.iceberg.reading import (
+    IcebergUnit,
+    LatestReading,
+    Reading,
+    read_windows,
+    within,
+)
 from pipeline_runtime.sources.iceberg.sampling import choose_sample
 from pipeline_runtime.sources.iceberg.schemas import (
     FileColumns,
@@ -88,8 +94,9 @@ class IcebergTable:
     names: Names | None
     sampled: frozenset[int] | None
     stores: dict[str, Any]
-    opener: Opener = field(compare=False, repr=False)  # per process, as `deletes` is
+    opener: Opener = field(compare=False, repr=False)  # per process, as the next two are
     deletes: DeleteReader = field(default_factory=DeleteReader, compare=False, repr=False)
+    latest: LatestReading = field(default_factory=LatestReading, compare=False, repr=False)
     planner: Planner | None = field(default=None, compare=False, repr=False)
     footers: dict[str, _OpenedFooter] = field(default_factory=dict, compare=False, repr=False)
 
@@ -177,8 +184,11 @@ class IcebergTable:
             paths = [file.path for file in new]
             with self._missing_files(new):
                 found = read_fragments(self.stores[store], paths, paths, None)
+            schema, columns = None, None
             for file, fragment, footer in zip(new, *found, strict=True):
-                columns = FileColumns.of(fragment.physical_schema, self.names, file.uri)
+                stored = fragment.physical_schema
+                if columns is None or not stored.equals(schema, check_metadata=True):
+                    schema, columns = stored, FileColumns.of(stored, self.names, file.uri)
                 self.footers[file.path] = _OpenedFooter(
                     fragment=fragment, footer=footer, columns=columns
                 )
@@ -357,14 +367,14 @@ class IcebergTable:
                 yield reading.complete(table, len(live))
 
     def _map_columns(self, opened: OpenFile, unit: IcebergUnit, columns: Sequence[str]) -> Reading:
-        found = FileColumns.of(opened.file.schema_arrow, self.names, unit.uri)
-        wanted = [self.columns.field(name) for name in columns]
-        return Reading(
-            wanted=wanted,
-            stored=[found.find(column) for column in wanted],
-            constants={**self.defaults, **unit.constants},
-            schema=pa.schema([self.schema.field(name) for name in columns]),
-        )
+        def build() -> Reading:
+            found = FileColumns.of(opened.schema, self.names, unit.uri)
+            wanted = [self.columns.field(name) for name in columns]
+            schema = pa.schema([self.schema.field(name) for name in columns])
+            return Reading.of(wanted, [found.find(column) for column in wanted], schema)
+
+        reading = self.latest.find(opened.schema, columns, build)
+        return replace(reading, constants={**self.defaults, **unit.constants})
 
     def _find_live(self, unit: IcebergUnit) -> Int64s | None:
         """Return the positions of the unit's rows that are not deleted; None if all are there."""

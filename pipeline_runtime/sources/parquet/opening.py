@@ -28,6 +28,7 @@ _MAX_FOOTER_BYTES = 8 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     footer: Footer
+    schema: pa.Schema
     leaves: Mapping[str, Leaf]
 
 
@@ -55,12 +56,14 @@ class Opener:
             kept = self._footers.get(version) if version else None
             footer = kept.footer if kept else read_footer(stream)
             with pq.ParquetFile(stream, metadata=footer.metadata, pre_buffer=True) as file:
+                kept = kept or self._keep(version, footer, file.schema_arrow)
                 yield OpenFile(
                     file=file,
                     stream=stream,
                     is_local=before is not None,
                     footer=footer,
-                    leaves=kept.leaves if kept else self._keep(version, footer, file.schema_arrow),
+                    schema=kept.schema,
+                    leaves=kept.leaves,
                 )
 
     @property
@@ -78,24 +81,23 @@ class Opener:
             return object_version(stream, path)
         return before if stat_version(filesystem, path) == before else None
 
-    def _keep(
-        self, version: Version | None, footer: Footer, schema: pa.Schema
-    ) -> Mapping[str, Leaf]:
-        """Return a file's leaves. Cache them with its footer, and evict the oldest over the limit.
+    def _keep(self, version: Version | None, footer: Footer, schema: pa.Schema) -> _Kept:
+        """Find a file's leaves. Cache them with its footer, and evict the oldest over the limit.
 
         A footer is not cached if the version of its file is not known.
         """
         leaves: Mapping[str, Leaf] = {}
         if self.decodes_pages and not footer.is_signed:
             leaves = find_leaves(footer.metadata, schema)
+        kept = _Kept(footer=footer, schema=schema, leaves=leaves)
         if version is None or len(footer.tail) > _MAX_FOOTER_BYTES:
-            return leaves
+            return kept
         with self._lock:
             if version in self._footers:
-                return leaves
-            self._footers[version] = _Kept(footer=footer, leaves=leaves)
+                return kept
+            self._footers[version] = kept
             self._num_bytes += len(footer.tail)
             while self._num_bytes > _MAX_FOOTER_BYTES:
                 oldest = self._footers.pop(next(iter(self._footers)))
                 self._num_bytes -= len(oldest.footer.tail)
-        return leaves
+        return kept

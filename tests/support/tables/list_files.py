@@ -79,7 +79,14 @@ def opened(data: bytes) -> OpenFile:
     stream = pa.BufferReader(data)
     file, footer = pq.ParquetFile(stream), read_footer(stream)
     leaves = find_leaves(file.metadata, file.schema_arrow)
-    return OpenFile(file=file, stream=stream, is_local=True, footer=footer, leaves=leaves)
+    return OpenFile(
+        file=file,
+        stream=stream,
+        is_local=True,
+        footer=footer,
+        schema=file.schema_arrow,
+        leaves=leaves,
+    )
 
 
 def stored(file: OpenFile, row_group: int = 0) -> Stored:

@@ -57,6 +57,7 @@ class OpenFile:
     stream: Any  # pa.NativeFile over the same bytes
     is_local: bool
     footer: Footer
+    schema: pa.Schema  # with which pyarrow reads the file
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
 
     def read_row_group(
