@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 MAIN = "main"
+# In the folder of a run on the artifacts store.
+PINS_FILE = "snapshots.json"
 
 
 class Reference(NamedTuple):
@@ -79,6 +81,15 @@ class Pin(BaseModel):
         state = f"snapshot {self.snapshot_id}" if self.snapshot_id else "no snapshot yet"
         wanted = "" if self.given else f" ({self.reference.wanted})"
         return f"{self.reference} at {state}{wanted}"
+
+
+class PinsFile(BaseModel):
+    """The content of `snapshots.json`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: Literal[1] = 1
+    tables: tuple[Pin, ...]
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ from pipeline_runtime.run.consumers import (
 )
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
-from pipeline_runtime.run.pinning import keep_pins
+from pipeline_runtime.run.pinning import keep_pins, tag_pins
 from pipeline_runtime.run.places import check_apart
 from pipeline_runtime.run.preceding import Preceding
 from pipeline_runtime.run.reported_tables import ReportedTables
@@ -129,6 +129,7 @@ def run_experiment(
             watcher.on_reading(Reading(notes=(f"warning: {warning}",)))
         # If the store refuses now, these files are written again with the report, which warns.
         keep_files(planned, run.basis.run_location)
+        tag_pins(run.basis)
         control = Control(
             options=replace(claim.options, output=folder),
             phases=watcher.phases,

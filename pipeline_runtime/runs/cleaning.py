@@ -10,6 +10,7 @@ process resumes it meanwhile. These are kept, whatever the rule says:
 - a run that can go on: it was interrupted or killed, and no newer one of its experiment has
   completed;
 - a run from whose checkpoint another one went on that is kept, for whatever reason;
+- a run whose commit to an Iceberg table the catalog may yet carry out;
 - a folder whose name is not one that Lastmile gives to runs.
 """
 
@@ -32,6 +33,7 @@ from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.runs.listing import UNFINISHED, ListedRun
 from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
 from pipeline_runtime.runs.locking import is_at, is_locked, locking
+from pipeline_runtime.runs.tables import release_tables
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, find_info
 
@@ -63,12 +65,17 @@ class CleaningRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """A run, the folders to delete, and their size."""
+    """A run, the folders to delete, and their size.
+
+    Attributes:
+        is_whole: False if its checkpoints alone are deleted.
+    """
 
     run: ListedRun
     folders: tuple[Location, ...]
     num_files: int
     num_bytes: int
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +151,8 @@ def _delete(deletion: Deletion) -> str | None:
                 held.callback(_drop_empty, path, held.enter_context(locking(path)))
         except BlockingIOError:
             return _RUNNING
+        if deletion.is_whole and (reason := release_tables(run)):
+            return reason
         for folder in deletion.folders:
             if Path(folder.path) in local:
                 _remove_locked(Path(folder.path))
@@ -262,13 +271,14 @@ def _measure(run: ListedRun, rule: CleaningRule) -> Deletion | None:
         folders=found,
         num_files=len(files),
         num_bytes=sum(info.size or 0 for info in files),
+        is_whole=not rule.only_checkpoints,
     )
 
 
 def _find_staging(run: ListedRun) -> Iterator[Location]:
     """Yield the folders in which the run staged a table: beside it, or below it on a store.
 
-    A run that wrote an Iceberg table staged its files in its own folder.
+    A run that wrote an Iceberg table staged its files in its own folder; see `tables`.
 
     Only a summary on this machine is believed: whoever may write to a store chooses those there.
     """

@@ -1,7 +1,9 @@
 """A run reads the same snapshots in all of its attempts, although the tables have moved on."""
 
 import json
-from datetime import datetime
+import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ from pyiceberg.types import DoubleType, LongType, NestedField
 
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.iceberg.pins import PINS_FILE
 from pipeline_runtime.report import load_summary
-from pipeline_runtime.run.consumers import ConsumerRun
+from pipeline_runtime.run.consumers import ConsumerRun, Reading
 from pipeline_runtime.run.options import RunOptions
-from pipeline_runtime.run.pinning import PINS_FILE
 from pipeline_runtime.run.session import Finished, Watcher, run_experiment
 from pipeline_runtime.run.training.training_run import TrainingRun
+from pipeline_runtime.runs.cleaning import CleaningRule, delete, plan_cleaning
+from pipeline_runtime.runs.listing import list_runs
 
 MAIN = Schema(
     NestedField(1, "id", LongType(), required=False),
@@ -102,11 +106,11 @@ def run(
         resume=resume,
     )
 
-    def die(_: ConsumerRun) -> None:
+    def die(_: int) -> None:
         if is_killed:
             raise KilledError
 
-    watcher = watcher or Watcher(on_prepared=die)
+    watcher = watcher or Watcher(on_metrics_port=die)
     text = yaml.safe_dump(document)
     return run_experiment(parse_experiment(document), text, options, watcher)
 
@@ -289,3 +293,60 @@ def test_missing_data_file_fails_the_run_with_one_error(lake: Lake) -> None:
     assert finished.outcome.error_kind == "SourceError"
     [pin] = [pin for pin in finished.summary.snapshots if pin.table == "db.main"]
     assert_told(str(finished.outcome.error), f"{removed[0]} … {pin.snapshot_id} … keepDays")
+
+
+def await_next_second() -> None:
+    """Wait until another run is the newer one by its name."""
+    now = int(time.time())
+    while int(time.time()) == now:
+        time.sleep(0.01)
+
+
+def clean(lake: Lake) -> list[str]:
+    """Delete all runs but the newest, as if they were old; return why others stay."""
+    for path in lake.folder.rglob("*"):
+        os.utime(path, (0, 0))
+    runs = list_runs(str(lake.folder))
+    done = delete(plan_cleaning(runs, CleaningRule(keep_last=1), datetime.now(UTC)))
+    return [kept.reason for kept in done.kept]
+
+
+def test_clean_removes_the_tags_of_deleted_runs_alone(lake: Lake) -> None:
+    for resume in (False, True):  # the second attempt has the tag of the first
+        with pytest.raises(KilledError):
+            run(lake, OUTPUT, is_killed=True, resume=resume, keep_days=7)
+    assert len(find_tags(lake)) == 1
+    assert clean(lake) == []
+    assert len(find_tags(lake)) == 1
+    await_next_second()
+    newest = run(lake, OUTPUT, keep_days=7)
+    assert clean(lake) == []
+    assert list(find_tags(lake)) == [f"lastmile-run-pinned-{newest.output.name}"]
+
+
+def die_at(phase: str) -> Watcher:
+    def die(reading: Reading) -> None:
+        if getattr(reading.source, "phase", None) == phase:
+            raise KilledError
+
+    return Watcher(on_reading=die)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new table", "existing table"])
+def test_clean_deletes_the_files_of_an_unfinished_output(lake: Lake, *, is_new: bool) -> None:
+    output = {
+        "output": {"iceberg": {"catalog": "lake", "table": "db.out"}, "mode": "Overwrite"},
+    }
+    if not is_new:
+        assert run(lake, output).outcome.kind == "Complete"
+    folder = lake.folder / "w/db/out/data"
+    before = set(folder.rglob("*.parquet"))
+    with pytest.raises(KilledError):
+        run(lake, output, watcher=die_at("Committing"), keep_days=0)
+    assert len(set(folder.rglob("*.parquet"))) == len(before) + 1
+    await_next_second()
+    run(lake, OUTPUT)
+    assert clean(lake) == []
+    assert set(folder.rglob("*.parquet")) == before
+    assert lake.catalog.table_exists("db.out") is not is_new
+    assert find_tags(lake) == {}
