@@ -13,7 +13,6 @@ import re
 import secrets
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from loopback import free_ports
+from server_process import running_server
 
 SOURCES = Path(__file__).parent / "java"
 # It is ready in three; Java compiles the source first, and other tests use the cores too.
@@ -238,19 +238,9 @@ def running_rest_server(jars: Path, folder: Path) -> Iterator[int]:
     [port] = free_ports(1)
     log = folder / "server.log"
     command = _build_command(jars, "IcebergRestServer", str(folder), str(port))
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while b"Started Server@" not in log.read_bytes():
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+
+    def is_ready() -> bool:
+        return b"Started Server@" in log.read_bytes()
+
+    with running_server(command, log, is_ready, start_seconds=START_SECONDS):
         yield port
-    finally:
-        server.terminate()
-        try:
-            server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg2
 from loopback import free_ports
+from server_process import running_server
 
 START_SECONDS = 60.0  # it is ready in one, unless the machine is very busy
 USER = "lastmile"
@@ -44,22 +44,12 @@ def running_postgres(program: Path, folder: Path) -> Iterator[str]:
     command = [*prefix, str(program), "-D", str(folder / "data")]
     command += [word for setting in settings for word in ("-c", setting)]
     log = folder / "postgres.log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, env=env, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while not _answers(port, password):
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+
+    def is_ready() -> bool:
+        return _answers(port, password)
+
+    with running_server(command, log, is_ready, start_seconds=START_SECONDS, env=env):
         yield f"postgresql+psycopg2://{USER}:{password}@127.0.0.1:{port}/postgres"
-    finally:
-        server.terminate()
-        try:
-            server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
 
 
 def _answers(port: int, password: str) -> bool:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import yaml
 from loopback import free_ports
+from server_process import running_server
 
 SCRAPE_SECONDS = 1
 START_SECONDS = 60.0  # it is ready in one, unless the machine is very busy
@@ -81,19 +80,9 @@ def running(program: Path, folder: Path, config: dict[str, object], *more: str) 
         f"--web.listen-address=127.0.0.1:{port}",
         *more,
     ]
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while b"Server is ready to receive web requests" not in log.read_bytes():
-            assert server.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+
+    def is_ready() -> bool:
+        return b"Server is ready to receive web requests" in log.read_bytes()
+
+    with running_server(command, log, is_ready, start_seconds=START_SECONDS):
         yield port
-    finally:
-        server.terminate()
-        try:
-            server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
