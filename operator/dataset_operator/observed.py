@@ -72,6 +72,8 @@ class WrittenTable:
         rows: rows that are stored.
         files: files of the table that are written.
         num_bytes: size of these files.
+        partitions: partitions that the table is to have, if they are committed one by one.
+        complete_partitions: those of them that are committed.
         snapshot_id: the snapshot of an Iceberg table that has the rows, once they are committed.
     """
 
@@ -79,6 +81,8 @@ class WrittenTable:
     rows: int | None = None
     files: int | None = None
     num_bytes: int | None = None
+    partitions: int | None = None
+    complete_partitions: int | None = None
     snapshot_id: str | None = None
 
 

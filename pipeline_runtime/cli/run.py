@@ -283,7 +283,11 @@ def _tell_tables(summary: Mapping[str, Any], *, as_json: bool) -> None:
     table = summary.get("output") or {}
     if {"rows", "files", "bytes"} <= table.keys():
         line = "output: rows={rows} files={files} bytes={bytes}".format_map(table)
-        snapshot = f" snapshot={table['snapshotId']}" if table.get("snapshotId") else ""
+        done = len(table.get("writtenPartitions") or ()) + len(
+            table.get("completePartitions") or ()
+        )
+        line += f" partitions={done} complete_partitions={done}" if done else ""
+        snapshot = f" snapshot_id={table['snapshotId']}" if table.get("snapshotId") else ""
         print(f"{line}{snapshot}", file=stream)
 
 

@@ -252,6 +252,10 @@ class OutputStatus(StatusModel):
     """Files of the table that are written so far."""
     bytes: LargeCount = 0
     """Size of these files."""
+    partitions: Count | None = None
+    """With `mode: OverwritePartitions`, partitions of the source that the table is to have."""
+    complete_partitions: Count | None = None
+    """Those of them that are committed, by this run or by earlier ones."""
     snapshot_id: SnapshotId | None = None
     """Snapshot of an Iceberg table that has the rows, once they are committed."""
 

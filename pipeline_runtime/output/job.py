@@ -93,6 +93,9 @@ class Progress:
         merged_rows: rows in these files.
         commits: commits that this attempt made.
         commit_retries: commits that were tried again, since another writer was faster.
+        num_partitions: partitions of the source that the run is to write; 0 if it writes all rows
+            at once.
+        num_complete_partitions: those of them that are committed, also by earlier runs.
     """
 
     phase: Phase = "Spooling"
@@ -110,6 +113,8 @@ class Progress:
     commits: int = 0
     commit_retries: int = 0
     files_planned: int = 0
+    num_partitions: int = 0
+    num_complete_partitions: int = 0
     waited: Waited = field(default_factory=Waited)
     usage: WorkerUsage = field(default_factory=WorkerUsage)
 

@@ -1,5 +1,6 @@
 """The operator reads what a driver reports about the tables that it writes, reads and keeps."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -10,9 +11,9 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from dataset_operator.observed import OUTPUT_PHASES, WrittenTable
+from dataset_operator.observed import OUTPUT_PHASES, CatalogTables, WrittenTable
 from dataset_operator.ray.runtime_metrics import parse_progress
-from dataset_operator.ray.table_reports import parse_lines, parse_written
+from dataset_operator.ray.table_reports import parse_lines
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import MaterializationStatus
 from pipeline_runtime.iceberg.pins import Pin
@@ -33,12 +34,18 @@ def test_the_metrics_of_each_phase_are_read(phase: Phase) -> None:
     collector = WritingCollector([(0, "read")], planned_rows=1000)
     registry = CollectorRegistry()
     registry.register(collector)
-    collector.update(
-        Progress(phase=phase, rows=700, resumed_rows=200, files=3, num_bytes=2**53 - 1)
-    )
+    table = Progress(phase=phase, rows=700, resumed_rows=200, files=3, num_bytes=2**53 - 1)
+    collector.update(replace(table, num_partitions=9, num_complete_partitions=4))
     progress = parse_progress(generate_latest(registry).decode())
     assert progress is not None
-    assert progress.table == WrittenTable(phase=phase, rows=700, files=3, num_bytes=2**53 - 1)
+    assert progress.table == WrittenTable(
+        phase=phase,
+        rows=700,
+        files=3,
+        num_bytes=2**53 - 1,
+        partitions=9,
+        complete_partitions=4,
+    )
     assert progress.table.phase in OUTPUT_PHASES
     assert progress.counters.trainer is not None
 
@@ -69,7 +76,10 @@ def test_the_end_of_a_log_names_the_table(
         log = "".join(capfd.readouterr())
         files = list(Path("out").rglob("*.parquet"))
         size = sum(file.stat().st_size for file in files)
-        assert parse_written(log.encode()) == WrittenTable(rows=5, files=2, num_bytes=size)
+        assert parse_lines(log.encode()) == (
+            WrittenTable(rows=5, files=2, num_bytes=size),
+            CatalogTables(),
+        )
 
 
 PIN = Pin(catalog="lake", table="db.rows", table_uuid="u", snapshot_id=str(2**63 - 1), schema_id=0)
@@ -143,10 +153,9 @@ def test_the_end_of_a_log_names_the_tables_of_a_catalog(
         name: str(catalog.load_table(f"db.{name}").metadata.current_snapshot_id)
         for name in ("rows", "out", cache)
     }
-    written = parse_written(log)
+    written, found = parse_lines(log)
     assert written is not None
     assert (written.rows, written.snapshot_id) == (5, ids["out"])
-    found = parse_lines(log)
     assert {each.table: each.snapshot_id for each in found.snapshots} == {
         "db.rows": ids["rows"],
         f"db.{cache}": ids[cache],

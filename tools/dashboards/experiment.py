@@ -308,13 +308,13 @@ _TABLES = Row(
             ),
         ),
         Panel(
-            title="Kept partitions",
-            description="Partitions of the source that the run needs at its step `materialize`, "
-            "and those of them that the cache table has.",
+            title="Partitions",
+            description="Partitions of the source that a backfill writes, or that the run needs at "
+            "its step `materialize`, and those of them that are committed.",
             unit="",
             queries=(
-                Query(expr=_head("materialization_partitions"), legend="needed"),
-                Query(expr=_head("materialization_complete_partitions"), legend="complete"),
+                Query(expr=_writer("partitions"), legend="needed"),
+                Query(expr=_writer("complete_partitions"), legend="complete"),
             ),
         ),
         Panel(

@@ -212,8 +212,13 @@ def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
 
 def _describe_output(output: Mapping[str, Any]) -> str:
     rows, files, size = (output.get(name, 0) for name in ("rows", "files", "bytes"))
-    snapshot = f", snapshot {output['snapshotId']}" if "snapshotId" in output else ""
-    return f"{rows:,} rows, {files:,} files, {size:,} bytes{snapshot}"
+    parts = [f"{rows:,} rows", f"{files:,} files", f"{size:,} bytes"]
+    if "partitions" in output:
+        done = output.get("completePartitions", 0)
+        parts.append(f"{done:,} of {output['partitions']:,} partitions complete")
+    if "snapshotId" in output:
+        parts.append(f"snapshot {output['snapshotId']}")
+    return ", ".join(parts)
 
 
 def _describe_kept(kept: Mapping[str, Any]) -> str:

@@ -80,6 +80,10 @@ def _say_writing(draft: Draft) -> None:
     phase = progress.table.phase if progress and progress.table else None
     if phase is not None:
         message += f": {OUTPUT_PHASES[phase]}"
+        output = draft.status.get("output", {})
+        if "partitions" in output:
+            done = output.get("completePartitions", 0)
+            message += f"; {done} of {output['partitions']} partitions are complete"
     elif (before := find_condition(draft.status, WRITING)) and before["message"].startswith(
         f"{message}:"
     ):

@@ -86,6 +86,8 @@ def build_output(table: WrittenTable | None) -> dict[str, Any]:
         "rows": table.rows,
         "files": table.files,
         "bytes": table.num_bytes,
+        "partitions": table.partitions,
+        "completePartitions": table.complete_partitions,
         "snapshotId": table.snapshot_id,
     }
     return {name: value for name, value in fields.items() if value is not None}

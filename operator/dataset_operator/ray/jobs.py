@@ -27,7 +27,7 @@ from dataset_operator.ray.nodes import (
 )
 from dataset_operator.ray.runtime_metrics import read_progress
 from dataset_operator.ray.submission import build_job, build_package
-from dataset_operator.ray.table_reports import parse_lines, parse_written
+from dataset_operator.ray.table_reports import parse_lines
 from dataset_operator.ray.transport import MAX_ANSWER_BYTES, Answer, Endpoint, Request
 
 # What Ray, the kernel and torch write when memory was not enough.
@@ -154,8 +154,7 @@ class HttpRayJobs:
         answer = await self._ask("GET", path, max_bytes=most, tail_bytes=TABLE_TAIL_BYTES)
         if _is_unknown(answer):
             return None, CatalogTables()
-        end = _expect_ok(answer, f"the log of job {submission_id}")
-        return parse_written(end), parse_lines(end)
+        return parse_lines(_expect_ok(answer, f"the log of job {submission_id}"))
 
     async def progress(self) -> Progress | None:
         """See RayJobs."""

@@ -17,7 +17,7 @@ from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import OUTPUT_PHASES, Progress, WrittenTable
 from dataset_operator.ray.scaling_signals import parse_scaling
-from dataset_operator.ray.table_reports import TABLE_NAMES, parse_tables
+from dataset_operator.ray.table_reports import MAX_COUNT, TABLE_NAMES, parse_tables
 from dataset_operator.ray.transport import Endpoint, Request
 from pipeline_runtime.config import MAX_SAFE_INTEGER, MAX_STATUS_SNAPSHOTS
 
@@ -45,7 +45,13 @@ _TABLE = {
     "lastmile_output_rows": "rows",
     "lastmile_output_files": "files",
     "lastmile_output_bytes": "num_bytes",
+    "lastmile_output_partitions": "partitions",
+    "lastmile_output_complete_partitions": "complete_partitions",
 }
+# 32-bit integers in the CRD.
+_MAX_OF = dict.fromkeys(
+    ("lastmile_output_partitions", "lastmile_output_complete_partitions"), MAX_COUNT
+)
 _OUTPUT_PHASE = "lastmile_output_phase"
 _CPU_RANKS = "lastmile_cpu_ranks"
 _DAMAGED_CHECKPOINTS = "lastmile_damaged_checkpoints"
@@ -95,7 +101,7 @@ def parse_progress(text: str) -> Progress | None:
             counts["cpu_ranks"] = int(value)
         elif name == _DAMAGED_CHECKPOINTS and 0.0 <= value <= _MAX_DAMAGED:
             counts["damaged_checkpoints"] = int(value)
-        elif name in _TABLE and 0.0 <= value <= MAX_SAFE_INTEGER:
+        elif name in _TABLE and 0.0 <= value <= _MAX_OF.get(name, MAX_SAFE_INTEGER):
             table[_TABLE[name]] = int(value)
         elif name == _OUTPUT_PHASE and value == 1.0:
             table |= _name_phase(sample.labels.get("phase", ""))

@@ -18,9 +18,9 @@ from pydantic_core import from_json
 
 from dataset_operator.observed import CatalogTables, WrittenTable
 from pipeline_runtime.config import (
-    MAX_SAFE_INTEGER,
     MAX_STATUS_SNAPSHOTS,
     MaterializationStatus,
+    OutputStatus,
     SnapshotStatus,
     StatusModel,
 )
@@ -32,13 +32,11 @@ _COUNTS = {
     "lastmile_materialization_complete_partitions": "complete_partitions",
 }
 TABLE_NAMES = (_READ, _KEPT, *_COUNTS)
-_MAX_COUNT = 2**31 - 1  # in the CRD
-_WRITTEN = re.compile(
-    rb"output: rows=(\d{1,16}) files=(\d{1,16}) bytes=(\d{1,16})(?: snapshot=([1-9]\d{0,18})\b)?"
-)
+MAX_COUNT = 2**31 - 1  # in the CRD
+_COUNTED = {"rows", "files", "bytes"}  # in each line about a written table
 # In JSON, a letter may be escaped; any other backslash, such as that of a line break, ends a line.
 _PAIR = rb'[a-z_]{1,32}=(?:[^\s\\"=]|\\u[0-9a-f]{4})+'
-_LINE = re.compile(rb"(read|materialized): (%b(?: %b)*)" % (_PAIR, _PAIR))
+_LINE = re.compile(rb"(read|materialized|output): (%b(?: %b)*)" % (_PAIR, _PAIR))
 
 _Model = TypeVar("_Model", bound=StatusModel)
 
@@ -52,22 +50,42 @@ def parse_tables(samples: Iterable[Sample]) -> CatalogTables:
             reads.append(sample.labels)
         elif sample.name == _KEPT and sample.value == 1.0:
             kept |= sample.labels
-        elif sample.name in _COUNTS and 0.0 <= sample.value <= _MAX_COUNT:
+        elif sample.name in _COUNTS and 0.0 <= sample.value <= MAX_COUNT:
             kept[_COUNTS[sample.name]] = str(int(sample.value))
     return _build(reads, kept)
 
 
-def parse_lines(log: bytes) -> CatalogTables:
-    """Return the tables that the end of a log names; the log may be a string in JSON."""
+def parse_lines(log: bytes) -> tuple[WrittenTable | None, CatalogTables]:
+    """Return the tables that the end of a log names: the written one, and those that are read.
+
+    The log may be a string in JSON. The last line of a kind that can be read counts.
+    """
     reads: list[Mapping[str, str]] = []
     kept: Mapping[str, str] = {}
+    written: WrittenTable | None = None
     for kind, text in _LINE.findall(log):
         fields = _split(text)
         if kind == b"materialized":
             kept = fields
-        else:
+        elif kind == b"read":
             reads.append(fields)
-    return _build(reads[-MAX_STATUS_SNAPSHOTS:], kept)
+        else:
+            written = _build_written(fields) or written
+    return written, _build(reads[-MAX_STATUS_SNAPSHOTS:], kept)
+
+
+def _build_written(fields: Mapping[str, str]) -> WrittenTable | None:
+    found = _check(OutputStatus, fields) if fields.keys() >= _COUNTED else None
+    if found is None:
+        return None
+    return WrittenTable(
+        rows=found.rows,
+        files=found.files,
+        num_bytes=found.bytes,
+        partitions=found.partitions,
+        complete_partitions=found.complete_partitions,
+        snapshot_id=found.snapshot_id,
+    )
 
 
 def _split(text: bytes) -> Mapping[str, str]:
@@ -93,13 +111,3 @@ def _check(model: type[_Model], fields: Mapping[str, str]) -> _Model | None:
         return model.model_validate_strings(given, by_alias=False, by_name=True)
     except ValidationError:
         return None
-
-
-def parse_written(log: bytes) -> WrittenTable | None:
-    """Return the numbers of the last line about a table in the end of a log, which may be JSON."""
-    *_, last = [None, *_WRITTEN.finditer(log)]
-    if last is None:
-        return None
-    rows, files, num_bytes = (min(int(number), MAX_SAFE_INTEGER) for number in last.groups()[:3])
-    snapshot = last[4].decode() if last[4] else None
-    return WrittenTable(rows=rows, files=files, num_bytes=num_bytes, snapshot_id=snapshot)

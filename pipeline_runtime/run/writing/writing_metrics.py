@@ -99,6 +99,17 @@ class WritingCollector(Collector):
         yield GaugeMetricFamily(
             f"{prefix}_bytes", "Bytes of these files.", value=progress.num_bytes
         )
+        if progress.num_partitions:
+            yield GaugeMetricFamily(
+                f"{prefix}_partitions",
+                "Partitions of the source that the table is to have.",
+                value=progress.num_partitions,
+            )
+            yield GaugeMetricFamily(
+                f"{prefix}_complete_partitions",
+                "Partitions of these that are committed, also by earlier runs.",
+                value=progress.num_complete_partitions,
+            )
         commits = "Commits of the table."
         yield _count(f"{prefix}_commits", commits, progress.commits)
         retries = "Commits that were tried again, because another writer was faster."

@@ -150,8 +150,8 @@ def test_the_dashboards_find_the_tables_of_a_writer(prometheus: Prometheus) -> N
         "Mean size of a file: mean size": 300.0,
         "Commits: commits": 2.0,
         "Commits: tried again": 40.0,
-        "Kept partitions: needed": 3.0,
-        "Kept partitions: complete": 2.0,
+        "Partitions: needed": 3.0,
+        "Partitions: complete": 2.0,
     }
 
     async def story() -> None:

@@ -90,7 +90,7 @@ ENDING_LOG = """spooling
 read: catalog=lake table=db.rows snapshot_id=9223372036854775807
 read: catalog=lake table=db.cache_1 snapshot_id=7
 materialized: catalog=lake table=db.cache_1 snapshot_id=7 state=Partial partitions=3 complete_partitions=3
-output: rows=1000 files=3 bytes=4096 snapshot=8
+output: rows=1000 files=3 bytes=4096 partitions=3 complete_partitions=3 snapshot_id=8
 """  # noqa: E501
 
 

@@ -156,10 +156,33 @@ def test_the_history_has_the_snapshots() -> None:
     assert stored["materialization"]["snapshotId"] == "7"
 
 
-def test_the_status_has_the_snapshot_of_a_written_table() -> None:
+def test_a_backfill_shows_its_partitions_and_snapshot() -> None:
     world = running(output={"iceberg": {"catalog": "lake", "table": "db.out"}}, catalogs=CATALOGS)
-    table = WrittenTable(rows=10, files=1, num_bytes=100, snapshot_id="9")
+    world.progress = Progress(
+        table=WrittenTable(phase="Spooling", rows=5, partitions=30, complete_partitions=12)
+    )
+    world.step(seconds=30)
+    work = find_condition(world.status, "Writing")
+    assert work is not None
+    assert "12 of 30" in work["message"]
+    assert "12 of 30" in dict(build_summary(world.document))["Table"]
+    table = WrittenTable(
+        rows=10,
+        files=1,
+        num_bytes=100,
+        partitions=30,
+        complete_partitions=30,
+        snapshot_id="9",
+    )
     world.end_job("SUCCEEDED", table=table)
     world.settle()
-    assert world.status["output"] == {"rows": 10, "files": 1, "bytes": 100, "snapshotId": "9"}
+    assert world.status["output"] == {
+        "rows": 10,
+        "files": 1,
+        "bytes": 100,
+        "partitions": 30,
+        "completePartitions": 30,
+        "snapshotId": "9",
+    }
+    assert world.condition("Complete") == ("True", "Succeeded")
     assert dict(build_summary(world.document))["Table"].endswith("snapshot 9")

@@ -173,6 +173,8 @@ def test_the_numbers_of_a_table_are_read() -> None:
         'lastmile_output_phase{phase="Exploding"} 1',
         'lastmile_output_phase{phase="Merging"} 0.5',
         "lastmile_output_phase 1",
+        "lastmile_output_partitions 2147483648",
+        "lastmile_output_complete_partitions -1",
         "lastmile_progress_ratio NaN",
         "lastmile_progress_ratio 1.5",
         "lastmile_progress_ratio -0.1",

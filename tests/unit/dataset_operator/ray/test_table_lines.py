@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dataset_operator.observed import CatalogTables, WrittenTable
-from dataset_operator.ray.table_reports import parse_lines, parse_written
+from dataset_operator.ray.table_reports import parse_lines
 from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
 
 LINE = b"output: rows=1000 files=3 bytes=4096"
@@ -18,26 +18,31 @@ LINE = b"output: rows=1000 files=3 bytes=4096"
         (LINE, 1000),
         (b'{"logs": "spooling\\noutput: rows=7 files=1 bytes=9\\nbye\\n"}', 7),
         (b"output: rows=1 files=1 bytes=1\n" + LINE, 1000),  # the last one counts
-        (b"output: rows=9999999999999999 files=0 bytes=0", 2**53 - 1),
+        (LINE + b"\noutput: rows=none", 1000),
+        (b"output: rows=9007199254740991 files=0 bytes=0", 2**53 - 1),
+        (b"output: rows=9007199254740992 files=0 bytes=0", None),
         (b"output: rows=12345678901234567 files=0 bytes=0", None),
         (b"output: rows=-1 files=0 bytes=0", None),
         (b"output: rows=1.5 files=0 bytes=0", None),
         ("output: rows=٣ files=0 bytes=0".encode(), None),
         (LINE[:-4], None),
-        (LINE + b" snapshot=12345678901234567890", 1000),  # more than Iceberg's 64 bits
+        (LINE[:-11], None),
+        (LINE + b" snapshot_id=9223372036854775808", None),  # more than Iceberg's 64 bits
+        (LINE + b" partitions=2147483648", None),
         (b"\x00\xff" * 1000, None),
         (b"", None),
     ],
 )
 def test_only_a_whole_line_is_a_table(log: bytes, rows: int | None) -> None:
-    found = parse_written(log)
+    found, _ = parse_lines(log)
     assert (found and found.rows) == rows
 
 
 def test_all_numbers_are_read() -> None:
     table = WrittenTable(rows=1000, files=3, num_bytes=4096)
-    assert parse_written(LINE) == parse_written(LINE + b" snapshot=0") == table
-    assert parse_written(LINE + b" snapshot=5") == replace(table, snapshot_id="5")
+    assert parse_lines(LINE) == (table, CatalogTables())
+    found, _ = parse_lines(LINE + b" partitions=3 complete_partitions=2 snapshot_id=5")
+    assert found == replace(table, partitions=3, complete_partitions=2, snapshot_id="5")
 
 
 READ = b"read: catalog=lake table=db.rows snapshot_id=5"
@@ -65,7 +70,10 @@ CACHE = MaterializationStatus(
     ],
 )
 def test_lines_about_tables_are_read(log: bytes) -> None:
-    assert parse_lines(log) == CatalogTables(snapshots=(ROWS,), materialization=CACHE)
+    assert parse_lines(log) == (
+        None,
+        CatalogTables(snapshots=(ROWS,), materialization=CACHE),
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,17 +94,17 @@ def test_lines_about_tables_are_read(log: bytes) -> None:
     ],
 )
 def test_lines_that_cannot_be_are_skipped(log: bytes) -> None:
-    assert parse_lines(log) == CatalogTables()
+    assert parse_lines(log) == (None, CatalogTables())
 
 
 def test_names_of_tables_survive_json() -> None:
     line = "read: catalog=lake table=db.строки snapshot_id=5"
     for log in (line, json.dumps({"logs": line}), json.dumps({"logs": line}, ensure_ascii=False)):
-        [found] = parse_lines(log.encode()).snapshots
+        [found] = parse_lines(log.encode())[1].snapshots
         assert found.table == "db.строки"
 
 
 def test_the_last_16_snapshots_are_taken() -> None:
     lines = [f"read: catalog=lake table=db.t{n} snapshot_id={n + 1}" for n in range(1000)]
-    found = parse_lines("\n".join(lines).encode()).snapshots
+    found = parse_lines("\n".join(lines).encode())[1].snapshots
     assert [each.snapshot_id for each in found] == [str(n) for n in range(985, 1001)]
