@@ -273,7 +273,16 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         *consumer_rules(ExperimentSpec),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],
-    Output: [_exactly_one("Output.rules", "parquet", "iceberg")],
+    Output: [
+        _exactly_one("Output.rules", "parquet", "iceberg"),
+        Rule(
+            mirrors="Output.rules",
+            rule="!has(self.mode) || self.mode != 'OverwritePartitions' || has(self.iceberg)",
+            message="must be Fail or Overwrite without iceberg; write an Iceberg table, or choose "
+            "another mode",
+            field="mode",
+        ),
+    ],
     IcebergTarget: [
         Rule(
             mirrors="IcebergTarget.rules",

@@ -115,6 +115,7 @@ for _name, _summary in {
     "profile": "Measure model, storage and steps on a sample.",
     "sample-data": "Write sample tables to try things on.",
     "convert": "Rewrite a flat table with each request's columns stored once.",
+    "backfill": "Write the partitions that a staging table lacks.",
     "promote": "Add the columns of staging tables to an Iceberg table.",
     "rollback": "Undo promotions of partitions of an Iceberg table.",
     "runs": "List runs, of this machine or of a store.",

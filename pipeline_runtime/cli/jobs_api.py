@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ray.job_submission import JobStatus, JobSubmissionClient
 
@@ -21,23 +22,26 @@ from pipeline_runtime.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from pipeline_runtime.config.texts.storage_uri import has_scheme
 from pipeline_runtime.errors import LastmileError
 
+if TYPE_CHECKING:  # it imports this module
+    from pipeline_runtime.cli.run import RunFlags
+
 _MANIFEST = "manifest.yaml"
 _POLL_SECONDS = 1.0
 _ADDRESS_VARIABLES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 
 
-def submit(
-    address: str, manifest: str, storage_root: str, *, resume: bool, run_id: str | None = None
-) -> int:
+def submit(address: str, manifest: str, storage_root: str, flags: RunFlags) -> int:
     """Run a manifest on the cluster; returns the exit code of the run there.
 
     Raises LastmileError if no Jobs API answers at the address.
     """
     client = _connect(address)
     root = absolute_root(storage_root)
-    command = ["lastmile", "run", "-f", _MANIFEST, "--address", "auto", "--storage-root", root]
-    command += ["--resume"] if resume else []
-    command += ["--run-id", run_id] if run_id else []
+    name = "backfill" if flags.partitions else "run"
+    command = ["lastmile", name, "-f", _MANIFEST, "--address", "auto", "--storage-root", root]
+    command += ["--resume"] if flags.resume else []
+    command += ["--run-id", flags.run_id] if flags.run_id else []
+    command += [part for each in flags.partitions for part in ("--partition", each)]
     with tempfile.TemporaryDirectory(prefix="lastmile-") as folder:
         (Path(folder) / _MANIFEST).write_text(manifest)
         job = client.submit_job(entrypoint=shlex.join(command), runtime_env={"working_dir": folder})

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 import yaml
@@ -103,6 +103,27 @@ SeedsOption = Annotated[
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show Ray's own log.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """Options of a run as the command line has them.
+
+    Attributes:
+        partitions: see `RunOptions`.
+    """
+
+    overrides: list[str] | None = None
+    address: str
+    storage_root: str
+    output: Path | None
+    resume: bool = False
+    run_id: str | None
+    metrics_port: int
+    seeds: int = 1
+    as_json: bool
+    verbose: bool
+    partitions: tuple[str, ...] = ()
+
+
 def run(
     filename: FileOption,
     overrides: SetOption = None,
@@ -120,24 +141,41 @@ def run(
     # The operator has checked what it submits, perhaps by the rules of an older release.
     is_accepted = os.environ.get(ACCEPTED_VARIABLE) == "1"
     manifest = load_one(filename, overrides, is_accepted=is_accepted)
-    root = find_storage_root(manifest, storage_root)
     if seeds > 1 and output is not None:
         raise typer.BadParameter(
             "must not come with --seeds, whose runs have a folder each; remove one",
             param_hint="--output",
         )
-    if seeds > 1:
-        manifests = list(repeat(manifest, seeds))
+    flags = RunFlags(
+        overrides=overrides,
+        address=address,
+        storage_root=storage_root,
+        output=output,
+        resume=resume,
+        run_id=run_id,
+        metrics_port=metrics_port,
+        seeds=seeds,
+        as_json=as_json,
+        verbose=verbose,
+    )
+    start(manifest, flags)
+
+
+def start(manifest: LoadedManifest, flags: RunFlags) -> NoReturn:
+    """Run a manifest here or on a cluster. Raises typer.Exit with the exit code."""
+    root, address = find_storage_root(manifest, flags.storage_root), flags.address
+    if flags.seeds > 1:
+        manifests = list(repeat(manifest, flags.seeds))
         texts = [dump(each) for each in manifests]
     else:
-        manifests, texts = [manifest], [_text(manifest, overrides)]
+        manifests, texts = [manifest], [_text(manifest, flags.overrides)]
     if address.startswith(("http://", "https://")):
         from pipeline_runtime.cli.jobs_api import absolute_root, submit
 
         root = absolute_root(root)
         if manifest.experiment.spec.storage.root is not None:  # overrides the given root
             texts = [_set_root(each, root) for each in manifests]
-        codes = (submit(address, text, root, resume=resume, run_id=run_id) for text in texts)
+        codes = (submit(address, text, root, flags) for text in texts)
         raise typer.Exit(next((code for code in codes if code != EXIT_OK), EXIT_OK))
     with importing():  # the libraries that a plan needs
         from pipeline_runtime.run.options import RunOptions, choose_output
@@ -146,17 +184,18 @@ def run(
     if (warning := _find_old_checkpoints(manifest, root)) is not None:
         print(f"warning: {warning}", file=sys.stderr)
     options = RunOptions(
-        output=choose_output(output, manifest.experiment.metadata.name),
-        folder_per_run=output is None,
+        output=choose_output(flags.output, manifest.experiment.metadata.name),
+        folder_per_run=flags.output is None,
         storage_root=root,
         address=address,
-        resume=resume,
-        run_id=run_id,
-        metrics_port=metrics_port,
+        resume=flags.resume,
+        run_id=flags.run_id,
+        metrics_port=flags.metrics_port,
         code_paths=(*working_dir(manifest), *code_paths(manifest.file)),
-        verbose=verbose,
+        verbose=flags.verbose,
+        partitions=flags.partitions,
     )
-    raise typer.Exit(_run_all(manifests, texts, options, as_json=as_json))
+    raise typer.Exit(_run_all(manifests, texts, options, as_json=flags.as_json))
 
 
 def _find_old_checkpoints(manifest: LoadedManifest, root: str) -> str | None:

@@ -80,9 +80,10 @@ class Output(ConsumerModel):
     module: ClassVar[str] = "pipeline_runtime.plan.consumers.output"
     unhashed_fields: ClassVar[tuple[str, ...]] = ("mode",)
 
-    mode: Literal["Fail", "Overwrite"] = "Fail"
+    mode: Literal["Fail", "Overwrite", "OverwritePartitions"] = "Fail"
     """The treatment of a table of another run: it stays and the run fails, or it is replaced once
-    the new table is complete."""
+    the new table is complete. `OverwritePartitions`, for an Iceberg table, replaces the partitions
+    that are missing or whose source changed, each by a commit (`lastmile backfill`)."""
     columns: Columns | None = None
     """Columns of the table, beside those of `partitionBy`; all columns of the pipeline's output if
     absent."""
@@ -98,3 +99,14 @@ class Output(ConsumerModel):
         names = ("parquet", "iceberg")
         if message := check_one_of(names, [n for n in names if getattr(self, n) is not None]):
             yield "", message
+        if self.is_by_partition and self.iceberg is None:
+            yield (
+                "mode",
+                "must be Fail or Overwrite without iceberg, but is OverwritePartitions; write an "
+                "Iceberg table, or choose another mode",
+            )
+
+    @property
+    def is_by_partition(self) -> bool:
+        """Return whether partitions are written one by one."""
+        return self.mode == "OverwritePartitions"

@@ -1,4 +1,4 @@
-"""The coverage of a cache table: the partitions that it has, and the rows that they were made of.
+"""The coverage of a table: the complete partitions, and the rows that they were made of.
 
 It is in the summary of the snapshot that a writer commits, together with the coverage of the
 snapshot before. So the newest commit tells all, even after older snapshots have expired.
@@ -21,7 +21,7 @@ _VERSION = 1
 # A summary comes from a store: a damaged one must not fill the memory.
 _MAX_BYTES = 64 << 20
 
-Change = Literal["new", "window", "source", "side"]
+Change = Literal["new", "recipe", "window", "source", "side"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,17 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """The rows that a partition of a cache table was made of.
+    """The rows that a partition of a table was made of.
 
     Attributes:
         inputs: the partition of the source, then each side table as a whole.
         window: the conditions that chose rows of the partition; empty if all rows were.
+        recipe: hash of the recipe; empty in a cache table, which has one recipe.
     """
 
     inputs: tuple[Input, ...]
     window: str = ""
+    recipe: str = ""
 
 
 Coverage = Mapping[str, Covered]
@@ -67,6 +69,8 @@ def find_missing(wanted: Coverage, stored: Coverage, is_same: IsSame) -> dict[st
 def _find_change(key: str, now: Covered, then: Covered | None, is_same: IsSame) -> Change | None:
     if then is None:
         return "new"
+    if then.recipe != now.recipe:
+        return "recipe"
     if then.window != now.window:
         return "window"
     if len(then.inputs) != len(now.inputs):
@@ -83,6 +87,7 @@ def encode_coverage(coverage: Coverage) -> str:
     document = {
         "version": _VERSION,
         "partitions": {key: [each.window, *_list_inputs(each)] for key, each in coverage.items()},
+        "recipes": {key: each.recipe for key, each in coverage.items() if each.recipe},
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return base64.b85encode(zlib.compress(text.encode(), 9)).decode()
@@ -102,8 +107,13 @@ def decode_coverage(text: str) -> dict[str, Covered] | None:
         document = json.loads(content)
         if unpacker.unconsumed_tail or document["version"] != _VERSION:
             return None
+        recipes = document.get("recipes", {})
         return {
-            str(key): Covered(window=str(window), inputs=tuple(_parse_input(i) for i in inputs))
+            str(key): Covered(
+                window=str(window),
+                inputs=tuple(_parse_input(i) for i in inputs),
+                recipe=str(recipes.get(key, "")),
+            )
             for key, (window, *inputs) in document["partitions"].items()
         }
     except (ValueError, TypeError, KeyError, AttributeError, zlib.error):
@@ -120,7 +130,7 @@ def _parse_input(fields: Any) -> Input:
 
 
 def read_coverage(table: Table, snapshot_id: int | None = None) -> dict[str, Covered]:
-    """Return the coverage of a cache table, at its newest snapshot or at another one.
+    """Return the coverage of a table, at its newest snapshot or at another one.
 
     A compaction keeps it. Nothing is covered once another program has committed anything else.
     """

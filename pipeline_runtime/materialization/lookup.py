@@ -30,12 +30,14 @@ from pipeline_runtime.materialization.coverage import (
     Coverage,
     Covered,
     Input,
+    IsSame,
     find_missing,
     read_coverage,
 )
 from pipeline_runtime.materialization.recipe import Layout, ReadColumn, Recipe, build_recipe
 from pipeline_runtime.materialization.states import (
     WHOLE,
+    Dimension,
     PartitionState,
     TableState,
     find_changed,
@@ -64,29 +66,23 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialization:
-    """The rows that an experiment needs at its step `materialize`, and those that a table has.
+class Completeness:
+    """The rows that an experiment computes, and those of them that a table has.
 
     Attributes:
-        place: index of the step.
-        table: name of the cache table.
+        table: name of the table.
         wanted: the partitions, and what they are made of.
         missing: the partitions that the table lacks, and the reason.
         partitions: the wanted partitions of the source.
-        snapshot_id: the snapshot of the cache table; None if there is none.
-        changes: differences to the recipe of the nearest table, if this recipe has no table.
+        snapshot_id: the snapshot of the table; None if there is none.
     """
 
-    place: int
-    step: MaterializeStep
     table: str
     recipe: Recipe
     wanted: Coverage
     missing: Mapping[str, Change]
     partitions: Mapping[str, PartitionState]
     snapshot_id: int | None = None
-    changes: tuple[str, ...] = ()
-    nearest: str = ""
 
     @property
     def state(self) -> State:
@@ -106,14 +102,17 @@ class Materialization:
         num_bytes = sum(self.partitions[key].num_bytes for key in self.missing)
         size = plain_spaces(format_bytes(num_bytes))
         yield f"a run computes and keeps the others first: {rows:,} rows from {size}"
-        if self.changes:
-            yield f"the recipe is not that of {self.nearest}: {'; '.join(self.changes)}"
+        yield from self._explain_recipe()
         if self.snapshot_id is not None:
             yield from self._explain_missing()
+
+    def _explain_recipe(self) -> Iterator[str]:
+        yield from ()
 
     def _explain_missing(self) -> Iterator[str]:
         words: dict[Change, str] = {
             "new": "not computed yet",
+            "recipe": "the recipe changed",
             "window": "other rows are wanted",
             "source": "the source changed",
             "side": "a side table changed",
@@ -122,32 +121,75 @@ class Materialization:
             keys = [key for key, found in self.missing.items() if found == change]
             more = f" and {len(keys) - _MAX_NAMED} more" if len(keys) > _MAX_NAMED else ""
             if keys:
-                yield f"{text}: {', '.join(map(_name_partition, keys[:_MAX_NAMED]))}{more}"
+                yield f"{text}: {', '.join(map(name_partition, keys[:_MAX_NAMED]))}{more}"
 
 
-def _name_partition(key: str) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialization(Completeness):
+    """The rows that an experiment needs at its step `materialize`, and those that a table has.
+
+    Attributes:
+        place: index of the step.
+        changes: differences to the recipe of the nearest table, if this recipe has no table.
+    """
+
+    place: int
+    step: MaterializeStep
+    changes: tuple[str, ...] = ()
+    nearest: str = ""
+
+    def _explain_recipe(self) -> Iterator[str]:
+        if self.changes:
+            yield f"the recipe is not that of {self.nearest}: {'; '.join(self.changes)}"
+
+
+def name_partition(key: str) -> str:
     """Return the key of a partition for people, such as `day=2026-01-01`."""
     values = json.loads(key)
     return "/".join(f"{name}={value}" for name, value in values.items()) or "the whole table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """The arguments of a look-up.
+class RowsRequest:
+    """The rows after the first steps of an experiment.
 
     Attributes:
-        place: index of the step `materialize`.
-        transforms: the steps before it, bound.
+        place: number of these steps.
+        transforms: the steps, bound.
         columns: columns of the source that these steps read or pass on.
     """
 
     experiment: DatasetExperiment
     place: int
-    step: MaterializeStep
     transforms: Sequence[Transform]
     columns: Sequence[str]
     source: Source
     opening: Opening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(RowsRequest):
+    """The rows before a step `materialize`, which `place` is the index of."""
+
+    step: MaterializeStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedRows:
+    """The rows of a request, by partition of the source.
+
+    Attributes:
+        coverage: the partitions, and what they are made of.
+        partitions: these partitions of the source.
+        dimensions: the fields of the source's partitions.
+        is_same: compares what partitions were made of then and now.
+    """
+
+    recipe: Recipe
+    coverage: Coverage
+    partitions: Mapping[str, PartitionState]
+    dimensions: tuple[Dimension, ...]
+    is_same: IsSame
 
 
 @dataclass(slots=True)
@@ -202,13 +244,43 @@ def look_up(request: Request) -> Materialization:
     Raises ManifestError if the namespace of the cache table does not exist, SourceError if a
     catalog or a table cannot be read, StoreError if there is no answer.
     """
+    step = request.step
+    layout = Layout(
+        bucket_by=step.bucket_by, buckets=step.buckets, sort_by=tuple(step.sort_by or ())
+    )
+    rows = find_rows(request, layout)
+    name = name_table(step.iceberg.table, rows.recipe)
+    catalog = open_catalog(find_catalog(request.opening.catalogs, step.iceberg.catalog))
+    cache = load_cache(catalog, name)
+    found = Materialization(
+        place=request.place,
+        step=step,
+        table=name,
+        recipe=rows.recipe,
+        wanted=rows.coverage,
+        missing=dict.fromkeys(rows.coverage, "new"),
+        partitions=rows.partitions,
+    )
+    if cache is None:
+        _check_namespace(request, catalog)
+        return _compare_recipes(found, catalog)
+    return _find_best(found, cache, request.opening, rows.is_same)
+
+
+def find_rows(request: RowsRequest, layout: Layout) -> WantedRows:
+    """Find the partitions of the source that an experiment reads, and what they are made of.
+
+    Args:
+        layout: of the table that is to hold the rows.
+
+    Raises SourceError if a catalog or a table cannot be read, StoreError if there is no answer.
+    """
     inputs = _Inputs()
     state, fields = _read_source(request, inputs)
     sides, side_fields = _read_sides(request, inputs)
     dataset = request.experiment.spec.dataset
     where = expressions.parse(dataset.where) if dataset.where else None
     window, others = split_where(where, state.dimensions, request.source.schema)
-    step = request.step
     recipe = build_recipe(
         request.experiment,
         request.place,
@@ -216,30 +288,19 @@ def look_up(request: Request) -> Materialization:
         columns=fields,
         sides=side_fields,
         where=[each.text for each in others],
-        layout=Layout(
-            bucket_by=step.bucket_by, buckets=step.buckets, sort_by=tuple(step.sort_by or ())
-        ),
+        layout=layout,
     )
     wanted = {
         key: Covered(inputs=(_to_input(state, state.partitions[key]), *sides), window=text)
         for key, text in window.judge(state.partitions).items()
     }
-    name = name_table(step.iceberg.table, recipe)
-    catalog = open_catalog(find_catalog(request.opening.catalogs, step.iceberg.catalog))
-    cache = load_cache(catalog, name)
-    found = Materialization(
-        place=request.place,
-        step=step,
-        table=name,
+    return WantedRows(
         recipe=recipe,
-        wanted=wanted,
-        missing=dict.fromkeys(wanted, "new"),
+        coverage=wanted,
         partitions={key: state.partitions[key] for key in wanted},
+        dimensions=state.dimensions,
+        is_same=inputs.is_same,
     )
-    if cache is None:
-        _check_namespace(request, catalog)
-        return _compare_recipes(found, catalog)
-    return _find_best(found, cache, request.opening, inputs)
 
 
 def _check_namespace(request: Request, catalog: Catalog) -> None:
@@ -257,7 +318,7 @@ def _check_namespace(request: Request, catalog: Catalog) -> None:
 
 
 def _find_best(
-    found: Materialization, cache: Table, opening: Opening, inputs: _Inputs
+    found: Materialization, cache: Table, opening: Opening, is_same: IsSame
 ) -> Materialization:
     """Return the state at the newest snapshot, or at the one that the run is pinned at already.
 
@@ -274,7 +335,7 @@ def _find_best(
             replace(
                 found,
                 snapshot_id=number,
-                missing=find_missing(found.wanted, read_coverage(cache, number), inputs.is_same),
+                missing=find_missing(found.wanted, read_coverage(cache, number), is_same),
             )
             for number in (*pinned, *([newest.snapshot_id] if newest else []))
             if cache.snapshot_by_id(number) is not None
@@ -290,7 +351,7 @@ def _compare_recipes(found: Materialization, catalog: Catalog) -> Materializatio
     return replace(found, nearest=nearest.name, changes=tuple(changes))
 
 
-def _read_source(request: Request, inputs: _Inputs) -> tuple[TableState, list[ReadColumn]]:
+def _read_source(request: RowsRequest, inputs: _Inputs) -> tuple[TableState, list[ReadColumn]]:
     """Return the state of the source, and the columns that are read of it."""
     model = request.experiment.spec.dataset.iceberg
     if model is None:
@@ -335,7 +396,7 @@ def _read_whole(choice: SourceChoice, source: Source) -> TableState:
 
 
 def _read_sides(
-    request: Request, inputs: _Inputs
+    request: RowsRequest, inputs: _Inputs
 ) -> tuple[tuple[Input, ...], list[list[ReadColumn]]]:
     """Return the side tables, and the columns that are read of each Iceberg table among them."""
     found: list[Input] = []

@@ -13,7 +13,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from pipeline_runtime.errors import OutputError, OutputRefused, StoreError
@@ -131,6 +131,18 @@ class Progress:
         self.rows += record.rows
         added = record.rows_checksum
         self.checksum = self.checksum.merge(added) if self.checksum and added else None
+
+
+def add_progress(before: Progress, now: Progress) -> Progress:
+    """Return the progress of two jobs, one after the other; the phase is that of the second."""
+    counts = add_counts(before.counts, now.counts)
+    added: dict[str, Any] = {
+        each.name: getattr(before, each.name) + getattr(now, each.name)
+        for each in fields(Progress)
+        if isinstance(getattr(now, each.name), int | float)
+    }
+    checksum = before.checksum.merge(now.checksum) if before.checksum and now.checksum else None
+    return replace(now, **added, counts=counts, checksum=checksum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 from pipeline_runtime.iceberg.pins import Pins
-from pipeline_runtime.materialization.lookup import Materialization
+from pipeline_runtime.materialization.backfill import look_up_backfill
+from pipeline_runtime.materialization.lookup import RowsRequest
 from pipeline_runtime.plan.bound import Bound, BoundPlan, bind_tables, read_cache
 from pipeline_runtime.plan.consumers import Consumer, choose_consumer
 from pipeline_runtime.plan.engine import choose_delivery, resolve_order
@@ -61,11 +62,18 @@ def build_plan(
     )
     bound = bind_tables(spec, consumer, opening)
     place = find_place(spec)
-    materialization = None
+    materialization = backfill = None
     if place is not None:
-        materialization = _look_up(experiment, place, bound, opening)
+        kept = bound.steps[place].step.transform.output_schema.names
+        request = _request_rows(experiment, place, kept, bound, opening)
+        materialization = find_materialization(request)
         if materialization.state == "Hit":
             bound = read_cache(spec, bound, materialization, opening)
+    elif spec.output is not None and spec.output.is_by_partition:
+        num_steps = len(bound.steps)
+        backfill = look_up_backfill(
+            _request_rows(experiment, num_steps, bound.columns, bound, opening)
+        )
     streams, matching = _plan_streams(spec, consumer, bound)
     main = next(iter(streams.values()))
     feed = consumer.choose_feed(main.stages)
@@ -87,6 +95,7 @@ def build_plan(
         warnings=(*_warnings(main), *consumer.warn(main)),
         pins=opening.pins.found,
         materialization=materialization,
+        backfill=backfill,
     )
 
 
@@ -111,17 +120,27 @@ def _plan_streams(
     return streams, {role: plan(role, (), ()) for role in bound.splits} if has_evaluation else {}
 
 
-def _look_up(
-    experiment: DatasetExperiment, place: int, bound: BoundPlan, opening: Opening
-) -> Materialization:
-    """Look up the rows that are kept after the steps before `materialize`."""
-    transforms = [each.step.transform for each in (*bound.head, *bound.steps)]
-    first = len(bound.head)
-    kept = transforms[first + place].output_schema.names
-    needed, _ = needed_columns(transforms[: first + place], kept)
-    columns = [name for name in bound.table.schema.names if name in needed]
-    return find_materialization(
-        experiment, place, transforms[first:], columns, bound.table, opening
+def _request_rows(
+    experiment: DatasetExperiment,
+    num_steps: int,
+    kept: Sequence[str],
+    bound: BoundPlan,
+    opening: Opening,
+) -> RowsRequest:
+    """Describe the rows after the first steps, to look them up.
+
+    Args:
+        kept: columns of these rows.
+    """
+    steps = [each.step.transform for each in bound.steps[:num_steps]]
+    needed, _ = needed_columns([*(each.step.transform for each in bound.head), *steps], kept)
+    return RowsRequest(
+        experiment=experiment,
+        place=num_steps,
+        transforms=steps,
+        columns=[name for name in bound.table.schema.names if name in needed],
+        source=bound.table,
+        opening=opening,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline_runtime.formatting import format_bytes
+from pipeline_runtime.materialization.lookup import Completeness
 from pipeline_runtime.plan.mixing import Mixing, count_units
 from pipeline_runtime.plan.model import Plan, PlannedStep, Stage, StreamPlan
 
@@ -29,7 +30,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "preserveOrder": plan.preserve_order,
         **plan.consumer.document(plan),
         "snapshots": [pin.model_dump(by_alias=True, exclude_none=True) for pin in plan.pins],
-        **_materialization_document(plan),
+        **_rows_document(plan),
         "warnings": list(plan.warnings),
         "text": explain(plan),
     }
@@ -131,7 +132,8 @@ def _notes(step: PlannedStep, plan: Plan) -> list[str]:
 def explain(plan: Plan) -> str:
     """The plan as text."""
     stream = plan.main
-    lines = [f"Materialization: {line}" for line in _explain_materialization(plan)]
+    lines = [f"Materialization: {line}" for line in _explain_rows(plan.materialization)]
+    lines += [f"Backfill: {line}" for line in _explain_rows(plan.backfill)]
     lines += [f"Plan of the {stream.role} stream over {stream.table.description}"]
     for index, stage in enumerate(stream.stages):
         lines += _stage_lines(index, stage, plan)
@@ -140,25 +142,32 @@ def explain(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _explain_materialization(plan: Plan) -> Iterator[str]:
-    if plan.materialization is not None:
-        yield from plan.materialization.explain()
+def _explain_rows(found: Completeness | None) -> Iterator[str]:
+    if found is not None:
+        yield from found.explain()
 
 
-def _materialization_document(plan: Plan) -> dict[str, Any]:
-    found = plan.materialization
-    if found is None:
-        return {}
-    return {
-        "materialization": {
-            "state": found.state,
-            "table": found.table,
-            "snapshotId": None if found.snapshot_id is None else str(found.snapshot_id),
-            "recipe": found.recipe.hash,
-            "partitions": len(found.wanted),
-            "missing": dict(found.missing),
-            "recipeChanges": list(found.changes),
+def _rows_document(plan: Plan) -> dict[str, Any]:
+    kept, backfill = plan.materialization, plan.backfill
+    documents = {}
+    if kept is not None:
+        documents["materialization"] = {
+            **_completeness_document(kept),
+            "recipeChanges": list(kept.changes),
         }
+    if backfill is not None:
+        documents["backfill"] = _completeness_document(backfill)
+    return documents
+
+
+def _completeness_document(found: Completeness) -> dict[str, Any]:
+    return {
+        "state": found.state,
+        "table": found.table,
+        "snapshotId": None if found.snapshot_id is None else str(found.snapshot_id),
+        "recipe": found.recipe.hash,
+        "partitions": len(found.wanted),
+        "missing": dict(found.missing),
     }
 
 

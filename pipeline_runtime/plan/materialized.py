@@ -8,16 +8,22 @@ missing rows computed and kept before it reads any.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 from pipeline_runtime import expressions
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, IcebergSource, SourceChoice
+from pipeline_runtime.config import ExperimentSpec, IcebergSource, SourceChoice
 from pipeline_runtime.errors import ManifestError, Problem
 from pipeline_runtime.iceberg.catalogs import asking_catalog, load_table
-from pipeline_runtime.materialization.lookup import Materialization, Request, look_up
+from pipeline_runtime.materialization.lookup import (
+    Materialization,
+    Request,
+    RowsRequest,
+    look_up,
+)
 from pipeline_runtime.materialization.source import PartOfSource
 from pipeline_runtime.materialization.states import read_state
 from pipeline_runtime.materialization.tables import PARTITION_COLUMN
-from pipeline_runtime.sources import Opening, Source, open_source
+from pipeline_runtime.sources import Opening, open_source
 from pipeline_runtime.steps.base import Transform
 from pipeline_runtime.steps.materialize.model import MaterializeStep
 
@@ -79,32 +85,16 @@ def _list_kept(spec: ExperimentSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "training.evaluation.where", tuple(sorted(where))
 
 
-def find_materialization(
-    experiment: DatasetExperiment,
-    place: int,
-    transforms: Sequence[Transform],
-    columns: Sequence[str],
-    source: Source,
-    opening: Opening,
-) -> Materialization:
+def find_materialization(request: RowsRequest) -> Materialization:
     """Look up the rows that the table of the step has; see `lookup.look_up`.
 
     Args:
-        columns: columns of the source that the steps before read or pass on.
+        request: the rows before the step.
     """
-    step = experiment.spec.pipeline[place].config
+    step = request.experiment.spec.pipeline[request.place].config
     assert isinstance(step, MaterializeStep)
-    return look_up(
-        Request(
-            experiment=experiment,
-            place=place,
-            step=step,
-            transforms=transforms[:place],
-            columns=columns,
-            source=source,
-            opening=opening,
-        )
-    )
+    given = {field.name: getattr(request, field.name) for field in fields(request)}
+    return look_up(Request(**given, step=step))
 
 
 def open_cache(found: Materialization, opening: Opening) -> PartOfSource:

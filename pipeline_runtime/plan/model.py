@@ -16,6 +16,7 @@ import pyarrow as pa
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.iceberg.pins import Pin
+from pipeline_runtime.materialization.backfill import Backfill
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
 from pipeline_runtime.plan.mixing import Mixing
@@ -183,6 +184,7 @@ class Plan:
         consumer: what the rows are for.
         materialization: the rows that the step `materialize` keeps; if its table has all of them,
             the streams read the table.
+        backfill: the partitions that an output writes one by one.
         batch_columns: the columns that the consumer takes.
         pins: the states of the tables, sides included, that have states.
     """
@@ -199,6 +201,7 @@ class Plan:
     warnings: tuple[str, ...]
     pins: tuple[Pin, ...] = ()
     materialization: Materialization | None = None  # None: no step keeps rows
+    backfill: Backfill | None = None  # None: the consumer takes all rows at once
 
     @property
     def main(self) -> StreamPlan:

@@ -72,9 +72,11 @@ class PartitionChoice:
                         f"({', '.join(values) or 'none'}), got {name!r}. Correct it or, if the "
                         "file has an older partition spec, rewrite the table's data files"
                     )
-            if all(values[name] == value for name, value in fields.items()):
-                return True
-        return False
+        return self.matches(values)
+
+    def matches(self, values: Mapping[str, str]) -> bool:
+        """Return whether a partition with these values of its fields is chosen."""
+        return not self.wanted or any(fields.items() <= values.items() for fields in self.wanted)
 
 
 def find_live(
@@ -125,12 +127,13 @@ def fingerprint(task: FileScanTask) -> Fingerprint:
 def _name_values(table: Table, file: DataFile) -> list[tuple[str, str]]:
     """Return the names of a file's partition fields, and the texts of their values."""
     spec = table.specs()[file.spec_id]
-    schema = table.schema()
+    schemas = [table.schema(), *reversed(table.schemas().values())]
     named = []
     for position, field in enumerate(spec.fields):
-        source = schema.find_type(field.source_id)
+        # The column of an older spec may be dropped.
+        known = next(each for each in schemas if field.source_id in each.field_ids)
         value = file.partition[position]
-        text = field.transform.to_human_string(source, value)
+        text = field.transform.to_human_string(known.find_type(field.source_id), value)
         named.append((field.name, _NULL if value is None else _encode(text)))
     return named
 

@@ -22,7 +22,7 @@ from pipeline_runtime.promotion.partitions import PartitionChoice, find_live
 from pipeline_runtime.promotion.rewriting import read_rows
 from pipeline_runtime.sources.iceberg import IcebergTable, open_snapshot
 from pipeline_runtime.steps.list_columns import Bools, Int64s
-from pipeline_runtime.steps.side_tables import KeyIndex, build_index, has_null
+from pipeline_runtime.steps.side_tables import KeyIndex, build_index, describe_repeated, has_null
 
 if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.schema import Schema
@@ -243,18 +243,11 @@ class StagingJoin:
         return index
 
     def _check_unique(self, index: KeyIndex) -> None:
-        keys = self.staging.right_keys
-        left, right = index.find([index.table.column(key) for key in keys])
-        if len(left) == len(index.rows):
-            return
-        row = int(left[left != right][0])
-        example = {key: index.table.column(key)[row].as_py() for key in keys}
-        shown = ", ".join(f"{name}={value!r}" for name, value in example.items())
-        num_repeated = len(np.unique(left[left != right]))
-        raise OutputRefused(
-            f"{self.staging.name}: must have each key once, but {num_repeated:,} rows share theirs "
-            f"with another, such as {shown}. Write the staging table again with one row per key"
-        )
+        if (repeated := describe_repeated(index)) is not None:
+            raise OutputRefused(
+                f"{self.staging.name}: must have each key once, but {repeated}. Write the staging "
+                "table again with one row per key"
+            )
 
 
 def _find_shared(

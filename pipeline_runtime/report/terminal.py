@@ -31,6 +31,7 @@ _COLUMNS: Mapping[str, Justify] = {
 }
 # On a narrow terminal fewer columns are better than folded numbers.
 _NARROW_COLUMNS = ("step", "rows out", "kept")
+_MAX_NAMES = 4  # of partitions
 _WIDE_CELLS = 80
 
 
@@ -58,6 +59,13 @@ def _list_cells(row: view.FunnelRow) -> dict[str, str]:
     }
 
 
+def _list_names(names: Sequence[str]) -> str:
+    """Return a few of the names, and the number of all."""
+    more = ", …" if len(names) > _MAX_NAMES else ""
+    shown = f": {', '.join(names[:_MAX_NAMES])}{more}" if names else ""
+    return f"{len(names):,}{shown}"
+
+
 class _SummaryPainter(Painter):
     """A summary, part by part."""
 
@@ -76,6 +84,12 @@ class _SummaryPainter(Painter):
             table.add_row(self.text("Table"), self.text(summary.output.uri))
             if summary.output.replaced:
                 table.add_row(self.text("Replaced"), self.text(summary.output.replaced))
+            for title, names in (
+                ("Partitions written", summary.output.written_partitions),
+                ("Complete before", summary.output.complete_partitions),
+            ):
+                if names is not None:
+                    table.add_row(self.text(title), self.text(_list_names(names)))
         for pin in summary.snapshots:
             table.add_row(self.text("Read"), self.text(pin.describe()))
         if summary.materialization:

@@ -36,9 +36,9 @@ from pipeline_runtime.run.materializing import (
     Build,
     Writing,
     build_writing,
-    cut_commits,
     write_partitions,
 )
+from pipeline_runtime.run.partition_commits import cut_commits
 from pipeline_runtime.sources import Unit, open_location
 from pipeline_runtime.steps.materialize.model import CacheTarget
 
@@ -204,7 +204,7 @@ class _Trial:
         missing_rows = sum(found.partitions[key].rows for key in found.missing)
         spec = self._experiment.spec
         epochs = 1 if spec.output is not None else spec.training.epochs
-        num_commits = len(list(cut_commits(found)))
+        num_commits = len(list(cut_commits(found.missing, found.partitions)))
         return Advice(
             without_seconds=epochs * all_rows * scanned * without.per_row,
             with_seconds=epochs * all_rows * share * reads.per_row,

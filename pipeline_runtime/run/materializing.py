@@ -29,24 +29,22 @@ from pipeline_runtime.iceberg.catalogs import find_catalog
 from pipeline_runtime.importing import importing
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.materialization.tables import ORPHAN_AGE, PARTITION_COLUMN
-from pipeline_runtime.output.cache_table import AlreadyCovered, CacheTable, open_cache_table
+from pipeline_runtime.output.cache_table import CacheTable, open_cache_table
+from pipeline_runtime.output.covered_table import AlreadyCovered
 from pipeline_runtime.output.iceberg import SplitByPartition
 from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler
-from pipeline_runtime.plan import Group, Plan
-from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.plan import Plan
 from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.options import RunOptions
+from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commits
 from pipeline_runtime.run.phases import MATERIALIZING, PLAN, RAY
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
 _log = logging.getLogger(__name__)
-# Stored bytes of the source that one commit is made of; a killed run computes them again.
-_BYTES_PER_COMMIT = 4 << 30
-_MOMENT = "%Y%m%dT%H%M%SZ"
 
 Build = Callable[[DatasetExperiment], Plan]
 
@@ -109,7 +107,7 @@ def materialize(
         preceding.watch(progress.collector),
     ):
         preceding.phases.begin(MATERIALIZING)
-        for keys in cut_commits(found):
+        for keys in cut_commits(found.missing, found.partitions):
             table = open_cache_table(
                 found, keys, plan.main.output_schema, catalog, artifacts, DEFAULT_FILE_BYTES
             )
@@ -134,21 +132,6 @@ def build_writing(experiment: DatasetExperiment, found: Materialization) -> Data
     return experiment.model_copy(update={"spec": spec})
 
 
-def cut_commits(found: Materialization) -> Iterator[frozenset[str]]:
-    """Yield the missing partitions of each commit."""
-    keys: set[str] = set()
-    num_bytes = 0
-    for key in found.missing:
-        size = found.partitions[key].num_bytes
-        if keys and num_bytes + size > _BYTES_PER_COMMIT:
-            yield frozenset(keys)
-            keys, num_bytes = set(), 0
-        keys.add(key)
-        num_bytes += size
-    if keys or not found.missing:  # a table without rows is complete too
-        yield frozenset(keys)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
     """The work of one commit."""
@@ -157,22 +140,6 @@ class Writing:
     found: Materialization
     keys: frozenset[str]
     table: CacheTable
-
-    def plan_groups(self) -> tuple[StreamPlan, list[Group], list[str]]:
-        """Return the stream of these partitions, its groups, and the partition of each group."""
-        stream = self.plan.main
-        units = []
-        groups: list[Group] = []
-        owners: list[str] = []
-        for key in sorted(self.keys):
-            places = self.found.partitions[key].places
-            mine = [unit for unit in stream.scan.units if unit.place in places]
-            part = replace(stream, scan=replace(stream.scan, units=tuple(mine)))
-            for group in part.groups(0, stream.chunk_rows) if mine else ():
-                groups.append(replace(group, index=len(groups)))
-                owners.append(key)
-            units += mine
-        return replace(stream, scan=replace(stream.scan, units=tuple(units))), groups, owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +169,7 @@ def _name_runs(found: Materialization) -> str:
 def _sweep(table: CacheTable, found: Materialization) -> None:
     """Remove what writers of the table left that were killed a day ago or longer."""
     first = _name_runs(found)
-    before = f"{first}{datetime.now(UTC) - ORPHAN_AGE:{_MOMENT}}"
+    before = f"{first}{datetime.now(UTC) - ORPHAN_AGE:{MOMENT}}"
     for name in table.list_runs():
         if name.startswith(first) and name < before:
             table.abandon(name)
@@ -220,7 +187,8 @@ def write_partitions(
     on_progress: _OnProgress,
 ) -> None:
     """Write the partitions of one commit. Raises Stopped if `on_progress` does."""
-    stream_plan, groups, owners = writing.plan_groups()
+    rows = CommitRows.plan(writing.plan.main, writing.keys, writing.found.partitions)
+    stream_plan = rows.stream
     form = writing.table.form
     target = Target(
         name=writing.table.name,
@@ -237,7 +205,7 @@ def write_partitions(
         chunk_rows=stream_plan.chunk_rows,
         layout=target.layout,
     )
-    run = f"{_name_runs(writing.found)}{datetime.now(UTC):{_MOMENT}}-{record.id}"
+    run = f"{_name_runs(writing.found)}{datetime.now(UTC):{MOMENT}}-{record.id}"
     plan = replace(writing.plan, streams={stream_plan.role: stream_plan})
     try:
         job = open_job(
@@ -251,7 +219,7 @@ def write_partitions(
     except AlreadyCovered:
         return
     stamp = _Stamp(
-        owners=tuple(owners),
+        owners=rows.owners,
         spooler=Spooler(
             storage=job.spool,
             columns=(*stream_plan.output_schema.names, PARTITION_COLUMN),
@@ -261,7 +229,7 @@ def write_partitions(
     stream = Stream(plan=stream_plan, chunk_rows=record.chunk_rows, finish=stamp)
     on_progress.begin(job)
     try:
-        job.write(lambda: open_writers(plan, stream, job), groups, on_progress)
+        job.write(lambda: open_writers(plan, stream, job), rows.groups, on_progress)
     except AlreadyCovered:
         _log.debug("%s: another run has computed the same rows", writing.table.name)
     finally:

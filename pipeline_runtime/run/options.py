@@ -40,6 +40,8 @@ class RunOptions:
             embedded Ray in any case; or that of a running cluster.
         code_paths: folders that the user's modules are imported from.
         function: the entrypoint, if it is a function of a notebook.
+        partitions: partitions of the source that an output by partitions computes, as texts such as
+            `day=2026-01-01`; all if empty.
         preceding: controls of work that precedes a run.
         tables: what the run has found out about its Iceberg tables; metrics and summary show it.
     """
@@ -55,6 +57,7 @@ class RunOptions:
     code_paths: tuple[str, ...] = ()
     verbose: bool = False
     function: Callable[[Any], object] | None = None
+    partitions: tuple[str, ...] = ()
     preceding: Preceding = field(default_factory=Preceding, compare=False)
     tables: ReportedTables = field(default_factory=ReportedTables, compare=False)
 

@@ -266,6 +266,19 @@ def build_index(table: pa.Table, keys: Sequence[str]) -> KeyIndex:
     )
 
 
+def describe_repeated(index: KeyIndex) -> str | None:
+    """Return how many rows of a table share their key, with an example; None if none does."""
+    if index.has_unique_hashes:
+        return None
+    left, right = index.find([index.table.column(key) for key in index.keys])
+    repeated = left[left != right]
+    if not len(repeated):
+        return None
+    example = {key: index.table.column(key)[int(repeated[0])].as_py() for key in index.keys}
+    shown = ", ".join(f"{name}={value!r}" for name, value in example.items())
+    return f"{len(np.unique(repeated)):,} rows share theirs with another, such as {shown}"
+
+
 def has_null(columns: Sequence[pa.ChunkedArray]) -> Bools:
     """Return whether each row has a null in any of the columns."""
     null = np.zeros(len(columns[0]), dtype=np.bool_)

@@ -51,7 +51,7 @@ class OutputConsumer(TakesInOrder):
         wanted = self.output.columns or tuple(public_schema(schema).names)
         columns = tuple(dict.fromkeys([*wanted, *partition_by]))
         if self.output.iceberg is not None:
-            return _check_iceberg(self.output, self.output.iceberg, columns, schema)
+            return _check_iceberg(self.spec, columns, schema)
         fields = dict.fromkeys(columns, "columns") | dict.fromkeys(partition_by, "partitionBy")
         problems = [
             _problem(fields[name], unknown_column(name, schema.names, "the pipeline's output"))
@@ -125,9 +125,13 @@ def want_table(output: Output, target: IcebergTarget, schema: pa.Schema) -> Want
 
 
 def _check_iceberg(
-    output: Output, target: IcebergTarget, columns: tuple[str, ...], schema: pa.Schema
+    spec: ExperimentSpec, columns: tuple[str, ...], schema: pa.Schema
 ) -> tuple[str, ...]:
     """Return the columns of an Iceberg table. Raises ManifestError."""
+    output = spec.output
+    assert output is not None
+    target = output.iceberg
+    assert target is not None
     fields = dict.fromkeys(columns, "columns") | dict.fromkeys(
         output.partition_by or (), "partitionBy"
     )
@@ -152,9 +156,32 @@ def _check_iceberg(
     if not problems:
         wanted = want_table(output, target, pa.schema([schema.field(name) for name in columns]))
         problems = [_problem(*fault) for fault in find_faults(wanted)]
+    if output.is_by_partition:
+        problems += _find_backfill_problems(spec, columns)
     if problems:
         raise ManifestError(problems)
     return columns
+
+
+def _find_backfill_problems(spec: ExperimentSpec, columns: tuple[str, ...]) -> Iterator[Problem]:
+    """Yield what is missing to write a staging table by partitions."""
+    keys = spec.dataset.row_key or ()
+    if not keys:
+        message = (
+            "must name the key of the staging table for output.mode OverwritePartitions, but is "
+            "absent. Add it"
+        )
+        yield Problem(path="spec.dataset.rowKey", message=message)
+    if absent := [key for key in keys if key not in columns]:
+        message = f"must have the columns of dataset.rowKey, but lacks {', '.join(absent)}. Add it"
+        yield _problem("columns", message)
+    for index, step in enumerate(spec.pipeline):
+        if step.kind == "materialize":
+            message = (
+                "must not come with output.mode OverwritePartitions, whose table keeps the rows "
+                "itself. Remove the step"
+            )
+            yield Problem(path=f"spec.pipeline[{index}]", message=message)
 
 
 def _describe_iceberg(output: Output, plan: Plan) -> str:

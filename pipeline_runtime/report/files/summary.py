@@ -264,6 +264,13 @@ class Written(SummaryModel):
     replaced: str | None = Field(
         default=None, description="Rows and files of an Iceberg table that these rows replaced."
     )
+    written_partitions: tuple[str, ...] | None = Field(
+        default=None,
+        description="Partitions that were written; null if not one by one.",
+    )
+    complete_partitions: tuple[str, ...] | None = Field(
+        default=None, description="Partitions that were in the table already, of the same rows."
+    )
 
 
 class Materialized(SummaryModel):

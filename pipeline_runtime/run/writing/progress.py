@@ -6,12 +6,8 @@ Their progress is one: metrics and the shown line go on from job to job.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import Any
-
-from pipeline_runtime.feed.chunk import add_counts
 from pipeline_runtime.formatting import format_bytes, format_count
-from pipeline_runtime.output.job import Job, Progress, Stopped
+from pipeline_runtime.output.job import Job, Progress, Stopped, add_progress
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.preceding import Preceding
@@ -61,19 +57,9 @@ class KeepingProgress:
         """Take the present job's progress. Raises Stopped if the user requested it."""
         if progress.phase == "Committed":  # its numbers are those of the whole table
             return
-        self._now = _add(self._before, progress)
+        self._now = add_progress(self._before, progress)
         self.collector.update(self._now)
         line = f"materializing: {describe_progress(self._now, self._planned_rows)}"
         self._preceding.show(Reading(line=line, source=self._now))
         if self._preceding.stop.count and progress.phase in ("Spooling", "Merging"):
             raise Stopped
-
-
-def _add(before: Progress, now: Progress) -> Progress:
-    """Return the progress of both; the phase is that of the second one."""
-    sums: dict[str, Any] = {
-        field.name: getattr(before, field.name) + getattr(now, field.name)
-        for field in fields(Progress)
-        if isinstance(getattr(now, field.name), int | float)
-    }
-    return replace(now, **sums, counts=add_counts(before.counts, now.counts), checksum=None)

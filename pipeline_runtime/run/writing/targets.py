@@ -8,7 +8,7 @@ from pipeline_runtime.output.folder import Folder, name_types
 from pipeline_runtime.output.job import Target
 from pipeline_runtime.output.merge import FileFormat
 from pipeline_runtime.output.partitions import SplitByFolder
-from pipeline_runtime.output.place import open_place
+from pipeline_runtime.output.place import Mode, open_place
 from pipeline_runtime.output.spool import spool_schema
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.plan.consumers.output import want_table
@@ -28,6 +28,11 @@ def open_target(experiment: DatasetExperiment, plan: Plan, storage_root: str) ->
     return _open_folder(output, output.parquet, plan, storage_root)
 
 
+def _find_mode(output: Output) -> Mode:
+    """Return the treatment of a table that has rows; `backfill_run` replaces some of its rows."""
+    return "Fail" if output.mode == "Fail" else "Overwrite"
+
+
 def _open_folder(output: Output, target: ParquetTarget, plan: Plan, root: str) -> Target:
     schema = plan.main.output_schema
     columns = output.partition_by or ()
@@ -35,7 +40,7 @@ def _open_folder(output: Output, target: ParquetTarget, plan: Plan, root: str) -
         name=target.uri,
         destination=Folder(
             place=open_place(open_location(target.uri, root, target.s3)),
-            mode=output.mode,
+            mode=_find_mode(output),
             partition_by=name_types(schema, columns),
         ),
         form=FileFormat(
@@ -58,7 +63,7 @@ def _open_iceberg(
         find_catalog(spec.catalogs, target.catalog),
         target.table,
         want_table(output, target, plan.main.output_schema),
-        output.mode,
+        _find_mode(output),
         open_location(spec.artifacts.uri, root).join(experiment.metadata.name),
         compression=target.compression.lower(),
         target_bytes=target.target_file_size_bytes,

@@ -147,8 +147,10 @@ class WritingCollector(Collector):
             )
 
     def _find_ratio(self, progress: Progress) -> float:
+        read, _ = progress.rows_read
+        if progress.num_partitions and progress.phase != "Committed":  # they come one by one
+            return (1.0 - _COMMIT_SHARE) * min(1.0, read / max(1, self._planned_rows))
         if progress.phase == "Spooling":
-            read, _ = progress.rows_read
             return _SPOOL_SHARE * min(1.0, read / max(1, self._planned_rows))
         if progress.phase == "Merging":
             merged = min(1.0, progress.merged_rows / max(1, progress.rows))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
@@ -17,11 +18,13 @@ from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
 from pipeline_runtime.errors import Interrupted, LastmileError
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.iceberg.pins import Pins
-from pipeline_runtime.output.job import Job, Progress, Stopped, Writers, open_job
+from pipeline_runtime.output.destination import Committed
+from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.names import make_token
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.spool import Spooler
-from pipeline_runtime.plan import build_plan
+from pipeline_runtime.plan import Group, build_plan
+from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
 from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions
@@ -40,7 +43,7 @@ if TYPE_CHECKING:  # a plan is shown before this is imported
 
 def prepare_writing(
     experiment: DatasetExperiment, options: RunOptions, now: datetime, claim: Claim
-) -> WritingRun:
+) -> WholeRun:
     """Plan a run, find where it resumes, and claim it.
 
     Args:
@@ -93,19 +96,24 @@ def prepare_writing(
         warnings=warnings,
     )
     needs_ray = options.address != "local" or plan.feed.engine == "RayData"
-    return WritingRun(basis, job, needs_ray=needs_ray)
+    return WholeRun(basis, job, needs_ray=needs_ray)
 
 
 class WritingRun:
     """See `run.consumers.ConsumerRun`."""
 
+    hint = "resume: the same command with --resume"
     stopping = "stopping; what is written is kept (Ctrl-C again: at once)"
     report_files = ()
 
-    def __init__(self, basis: RunBasis, job: Job, *, needs_ray: bool) -> None:
+    def __init__(
+        self, basis: RunBasis, target: Target, progress: Progress, *, needs_ray: bool
+    ) -> None:
         self.basis = basis
+        self.target = target
+        self.progress = progress
+        self.warnings: list[str] = []
         self.num_trainers = 0 if needs_ray else None
-        self._job = job
         self._began = self._ended = time.monotonic()
 
     @cached_property
@@ -124,9 +132,9 @@ class WritingRun:
         yield (
             f"{self.basis.experiment.metadata.name}: run {self.basis.run_hash}, "
             f"{pruning.rows_read:,} rows in {pruning.row_groups_read} row groups of "
-            f"{pruning.files_read} files, to {self._job.target.name}"
+            f"{pruning.files_read} files, to {self.target.name}"
         )
-        if not self._job.is_new:
+        if self.basis.attempt > 1:
             yield f"resuming: attempt {self.basis.attempt}"
 
     def load(self, clock: Phases) -> None:
@@ -147,18 +155,15 @@ class WritingRun:
         finally:
             self._ended = time.monotonic()
 
+    @abstractmethod
     def _write(self, control: Control) -> None:
+        """Write the table. Raises Stopped, or a LastmileError."""
+
+    def watch(self, control: Control) -> Callable[[Progress], None]:
+        """Return a function that shows progress, and raises Stopped if the user requested it."""
         from pipeline_runtime.run.writing.progress import describe_progress
 
-        plan, job = self.basis.plan, self._job
-        spooler = Spooler(
-            storage=job.spool,
-            columns=tuple(plan.main.output_schema.names),
-            split=job.target.split,
-        )
-        chunk_rows = job.record.chunk_rows
-        planned_rows = plan.main.scan.pruning.rows_read
-        stream = Stream(plan=plan.main, chunk_rows=chunk_rows, finish=spooler)
+        planned_rows = self.basis.plan.main.scan.pruning.rows_read
 
         def on_progress(progress: Progress) -> None:
             self.collector.update(progress)
@@ -169,36 +174,49 @@ class WritingRun:
             if control.stop.count and progress.phase in ("Spooling", "Merging"):
                 raise Stopped
 
-        on_progress(job.progress)
-        job.write(lambda: self._open_writers(stream), plan.main.groups(0, chunk_rows), on_progress)
+        return on_progress
 
-    def _open_writers(self, stream: Stream) -> AbstractContextManager[Writers]:
+    def write_job(
+        self,
+        job: Job,
+        stream: StreamPlan,
+        groups: Sequence[Group],
+        on_progress: Callable[[Progress], None],
+    ) -> Committed:
+        """Have a job write the rows of groups of a stream, and commit them."""
+        spooler = Spooler(
+            storage=job.spool,
+            columns=tuple(stream.output_schema.names),
+            split=job.target.split,
+        )
+        rows = Stream(plan=stream, chunk_rows=job.record.chunk_rows, finish=spooler)
+        return job.write(lambda: self._open_writers(rows, job), groups, on_progress)
+
+    def _open_writers(self, stream: Stream, job: Job) -> AbstractContextManager[Writers]:
         """Open writers in this process and beside it, or over Ray."""
         if self.num_trainers is None:
             return open_local_writers(self.basis.plan, stream)
         from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
-        job = self._job
         return open_ray_writers(
             self.basis.plan, stream, job.staged, staging_field=job.target.staging_field
         )
 
     def build_results(self, control: Control) -> Results:
         """Return the rows, files and bytes of the table."""
-        job, progress = self._job, self._job.progress
+        progress = self.progress
         read, before = progress.rows_read
         seconds = max(1e-9, self._ended - self._began)
         output = self.basis.experiment.spec.output
         assert output is not None
         written = report.Written(
-            uri=job.target.name,
+            uri=self.target.name,
             rows=progress.rows,
             files=progress.files,
             bytes=progress.num_bytes,
             partition_by=output.partition_by or (),
             catalog=output.iceberg.catalog if output.iceberg else None,
-            snapshot_id=job.committed.snapshot_id or None if job.committed else None,
-            replaced=job.committed.replaced or None if job.committed else None,
+            **self._describe_table(),
         )
         sections: dict[str, Any] = {
             "output": written,
@@ -210,6 +228,34 @@ class WritingRun:
         return Results(
             counts=progress.counts,
             sections=sections,
-            warnings=tuple(job.warnings),
-            hints=("resume: the same command with --resume",),
+            warnings=tuple(self.warnings),
+            hints=(self.hint,),
         )
+
+    @abstractmethod
+    def _describe_table(self) -> dict[str, Any]:
+        """Return fields of `report.Written` about the table that was committed."""
+
+
+class WholeRun(WritingRun):
+    """Writes a table by one commit."""
+
+    def __init__(self, basis: RunBasis, job: Job, *, needs_ray: bool) -> None:
+        super().__init__(basis, job.target, job.progress, needs_ray=needs_ray)
+        self._job = job
+        self.warnings = job.warnings
+
+    def _write(self, control: Control) -> None:
+        job, stream, on_progress = self._job, self.basis.plan.main, self.watch(control)
+        on_progress(job.progress)
+        self.write_job(job, stream, stream.groups(0, job.record.chunk_rows), on_progress)
+
+    def _describe_table(self) -> dict[str, Any]:
+        """Return fields of `report.Written` about the table that was committed."""
+        committed = self._job.committed
+        if committed is None:
+            return {}
+        return {
+            "snapshot_id": committed.snapshot_id or None,
+            "replaced": committed.replaced or None,
+        }

@@ -393,10 +393,10 @@ from pathlib import Path
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.output.cache_table import CacheTable
 from pipeline_runtime.plan import build_plan
-from pipeline_runtime.run import materializing
+from pipeline_runtime.run import materializing, partition_commits
 from pipeline_runtime.run.options import RunOptions
 
-materializing._BYTES_PER_COMMIT = 1  # a commit per day
+partition_commits._BYTES_PER_COMMIT = 1  # a commit per day
 folder, place = Path(sys.argv[1]), sys.argv[2]
 method = getattr(CacheTable, place)
 calls = []
