@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,12 @@ from pipeline_runtime.importing import importing
 if TYPE_CHECKING:  # these import Arrow, which --help does without
     from pyiceberg.catalog import Catalog
 
-    from pipeline_runtime.config import LoadedManifest
+    from pipeline_runtime.config import (
+        ExperimentSpec,
+        IcebergSource,
+        IcebergTarget,
+        LoadedManifest,
+    )
     from pipeline_runtime.materialization.tables import CacheTable, Files
 
 materializations = typer.Typer(
@@ -102,6 +108,14 @@ def prune(
             metavar="AGE", help="Drop snapshots of this age, of rows that were computed again."
         ),
     ] = "30d",
+    orphans_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TABLE",
+            help="Another Iceberg table of the manifest whose orphan files are deleted, such as "
+            "that of a killed backfill or promotion (repeatable).",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be deleted.")
     ] = False,
@@ -117,7 +131,10 @@ def prune(
     orphan_age, snapshot_age = parse_age(orphans_older_than), parse_age(snapshots_older_than)
     assert orphan_age is not None
     assert snapshot_age is not None
-    catalog, found = _find(load_one(file, overrides))
+    manifest = load_one(file, overrides)
+    others = _find_others(manifest, orphans_of or [])
+    has_step = any(step.kind == "materialize" for step in manifest.experiment.spec.pipeline)
+    catalog, found = _find(manifest) if has_step or not others else (None, [])
     chosen = _choose(found, names or [])
     if age is not None:
         chosen = [t for t in chosen if datetime.now(UTC) - t.committed_at >= age]
@@ -125,16 +142,17 @@ def prune(
         chosen = [table for table in chosen if table in found[keep_last:]]
     if not names and age is None and keep_last is None:
         chosen = [table for table in found if table.is_deleting]
-    for table in found if not dry_run else ():
-        if table not in chosen:
-            _expire(catalog, table.name, snapshot_age)
+    left = [table.name for table in found if table not in chosen]
+    if catalog is not None:
+        for name in left if not dry_run else ():
+            _expire(catalog, name, snapshot_age)
+        others.update(dict.fromkeys(left, catalog))
+        for table in chosen if not dry_run else ():
+            _delete(catalog, table.name)
     orphans = {
-        table.name: _delete_orphans(catalog, table.name, orphan_age, dry_run=dry_run)
-        for table in found
-        if table not in chosen
+        name: _delete_orphans(owner, name, orphan_age, dry_run=dry_run)
+        for name, owner in others.items()
     }
-    for table in chosen if not dry_run else ():
-        _delete(catalog, table.name)
     document = {
         "dryRun": dry_run,
         "deleted": [_describe(table) for table in chosen],
@@ -169,6 +187,33 @@ def _find(manifest: LoadedManifest) -> tuple[Catalog, list[CacheTable]]:
         )
     catalog = open_catalog(find_catalog(spec.catalogs, step.iceberg.catalog))
     return catalog, list_tables(catalog, step.iceberg.table)
+
+
+def _find_others(manifest: LoadedManifest, names: list[str]) -> dict[str, Catalog]:
+    """Return the catalogs of Iceberg tables that a manifest names. Raises BadParameter."""
+    spec = manifest.experiment.spec
+    known = {each.table: each.catalog for each in _list_tables(spec)}
+    found: dict[str, Catalog] = {}
+    for name in names:
+        if name not in known:
+            rule = f"must be one of {', '.join(known) or 'no tables'} (-f), got {name!r}"
+            raise typer.BadParameter(rule, param_hint="--orphans-of")
+        with importing():
+            from pipeline_runtime.iceberg.catalogs import load_table
+        found[name] = load_table(spec.catalogs, known[name], name).catalog
+    return found
+
+
+def _list_tables(spec: ExperimentSpec) -> Iterator[IcebergSource | IcebergTarget]:
+    """Yield the tables that a manifest reads, joins and writes."""
+    if spec.dataset.iceberg is not None:
+        yield spec.dataset.iceberg
+    for step in spec.pipeline:
+        side = step.config.find_side_table()
+        if side is not None and side.iceberg is not None:
+            yield side.iceberg
+    if spec.output is not None and spec.output.iceberg is not None:
+        yield spec.output.iceberg
 
 
 def _choose(found: list[CacheTable], names: list[str]) -> list[CacheTable]:

@@ -32,6 +32,8 @@ RECIPE_PROPERTY = "lastmile.recipe"
 # The partition of the source that a row comes from; no column of the user's has such a name.
 PARTITION_COLUMN = f"{INTERNAL_PREFIX}partition"
 DELETING_PROPERTY = "lastmile.deleting"
+# Catalogs that keep metadata on a file system read it.
+_VERSION_HINT = "version-hint.text"
 # A writer may need this long between its first file and its commit.
 ORPHAN_AGE = timedelta(days=1)
 
@@ -257,7 +259,9 @@ def _list_files(table: Table, min_age: timedelta) -> Files:
     files = [
         info
         for info in infos
-        if info.type == pafs.FileType.File and (info.mtime_ns or 0) <= limit_ns
+        if info.type == pafs.FileType.File
+        and (info.mtime_ns or 0) <= limit_ns
+        and info.base_name != _VERSION_HINT
     ]
     return Files(
         filesystem=filesystem,

@@ -34,7 +34,7 @@ def lake(tmp_path: Path) -> Iterator[PromotionLake]:
 
 @pytest.fixture
 def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def run(command: str, *options: str, **spec: Any) -> int:
+    def run(*command: str, **spec: Any) -> int:
         document = {
             "apiVersion": "experiments.lastmile.dev/v1alpha1",
             "kind": "DatasetExperiment",
@@ -50,7 +50,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         }
         path = tmp_path / "clicks.yaml"
         path.write_text(yaml.safe_dump(document))
-        monkeypatch.setattr(sys, "argv", ["lastmile", command, "-f", str(path), *options])
+        monkeypatch.setattr(sys, "argv", ["lastmile", *command, "-f", str(path)])
         with pytest.raises(SystemExit) as caught:
             main()
         return int(caught.value.code or 0)
@@ -76,6 +76,19 @@ def test_promotion_is_reported_and_undone(call: Any, lake: PromotionLake, capsys
     undone = json.loads(capsys.readouterr().out)
     assert (undone["columns"], undone["rewritten"]) == (["ctr"], [])
     assert lake.rows() == [row | {"ctr": None} for row in rows]
+
+
+def test_prune_deletes_orphans_of_named_tables(call: Any, lake: PromotionLake) -> None:
+    prune = ("materializations", "prune", "--orphans-of", "db.main", "--orphans-older-than", "0m")
+    folder = Path(lake.main.location().removeprefix("file://"))
+    orphan, hint = folder / "data" / "orphan.parquet", folder / "metadata" / "version-hint.text"
+    for path in (orphan, hint):
+        path.write_text("1")
+    rows = lake.rows()
+    assert call(*prune, "--dry-run") == 0
+    assert orphan.exists()
+    assert call(*prune) == 0
+    assert (orphan.exists(), hint.exists(), lake.rows()) == (False, True, rows)
 
 
 def test_text_names_counts_and_snapshots(call: Any, lake: PromotionLake, capsys: Capture) -> None:
@@ -123,6 +136,14 @@ def test_text_names_counts_and_snapshots(call: Any, lake: PromotionLake, capsys:
             5,
             "--partition … 'day'",
             id="partition without a value",
+        ),
+        pytest.param(
+            "materializations",
+            ["prune", "--orphans-of", "db.x"],
+            {},
+            2,
+            "--orphans-of … db.main, db.ctr … 'db.x'",
+            id="no table of the manifest",
         ),
         pytest.param("rollback", ["--to", "1"], {}, 5, "--to … db.main", id="no such snapshot"),
         pytest.param(

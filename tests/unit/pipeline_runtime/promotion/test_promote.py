@@ -349,6 +349,19 @@ def test_refused_promotions_change_nothing(
     assert (lake.head(), lake.stored()) == (head, stored)
 
 
+def test_a_dropped_partition_column_is_an_older_spec(lake: PromotionLake) -> None:
+    staging = lake.create_staging("db.ctr", feature_rows(main_rows()))
+    lake.main.update_schema().add_column("region", StringType()).commit()
+    lake.main.update_spec().add_identity("region").commit()
+    lake.append([main_rows()[0] | {"region": "eu"}])
+    lake.main.update_spec().remove_field("region").commit()
+    lake.main.update_schema().delete_column("region").commit()
+    for days in ([], [FIRST]):
+        with pytest.raises(OutputRefused) as caught:
+            lake.promote(staging, days=days)
+        assert_told(str(caught.value), "db.main … partition spec (0) … (1)")
+
+
 def test_values_are_replaced_on_demand(lake: PromotionLake) -> None:
     lake.promote(lake.create_staging("db.ctr", feature_rows(main_rows())))
     newer = feature_rows(main_rows(), 2.5)
