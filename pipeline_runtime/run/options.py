@@ -82,7 +82,9 @@ class RunOptions:
         """
         return self.is_on_this_machine and isinstance(place.filesystem, pafs.LocalFileSystem)
 
-    def name_run(self, now: datetime, run_hash: str, artifacts: Location) -> str:
+    def name_run(
+        self, now: datetime, run_hash: str, artifacts: Location, *, is_alone: bool = True
+    ) -> str:
         """Return the name of a run that starts from its beginning.
 
         `only_run` keeps its name, if it is a run of the same manifest: it was stopped before its
@@ -92,11 +94,12 @@ class RunOptions:
             now: UTC.
             artifacts: the experiment's folder on the artifacts store. Where no lock protects it,
                 the name of a run ends with a random id, unless it has one.
+            is_alone: whether no other run of the manifest may begin in the same second.
         """
         before = self.only_run
         if before is not None and self.is_attempt(before, run_hash):
             return before
-        needs_id = self.run_id is None and not self.may_lock(artifacts)
+        needs_id = self.run_id is None and not (is_alone and self.may_lock(artifacts))
         return build_folder_name(
             now, run_hash, secrets.token_hex(_ID_BYTES) if needs_id else self.run_id
         )

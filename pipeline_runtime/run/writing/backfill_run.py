@@ -66,7 +66,8 @@ def prepare_backfill(
         pins = find_pins(artifacts, None, lambda name: name == earlier[0])
     plan = build_plan(experiment, root, pins=pins)
     target = open_target(experiment, plan, root)
-    name = earlier[0] if earlier else options.name_run(now, found_hash, artifacts)
+    fresh = options.name_run(now, found_hash, artifacts, is_alone=False)
+    name = earlier[0] if earlier else fresh
     check_not_complete(artifacts.join(name))
     claim(artifacts.join(name))
     assert plan.backfill is not None

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from pipeline_runtime.cli.jobs_api import submit
+from pipeline_runtime.cli.run import RunFlags
 from pipeline_runtime.errors import LastmileError
 
 
@@ -15,7 +16,16 @@ def test_the_address_wins_over_the_environment_and_leaves_it(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
+    flags = RunFlags(
+        address="http://127.0.0.1:1",
+        storage_root="s3://bucket",
+        output=None,
+        run_id=None,
+        metrics_port=0,
+        as_json=False,
+        verbose=False,
+    )
     with pytest.raises(LastmileError, match=r"--address http://127\.0\.0\.1:1: "):
-        submit("http://127.0.0.1:1", "{}", "s3://bucket", resume=False)
+        submit(flags.address, "{}", flags.storage_root, flags)
 
     assert environment.items() <= dict(os.environ).items()

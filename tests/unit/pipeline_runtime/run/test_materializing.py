@@ -32,7 +32,7 @@ from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.materialization.tables import find_orphans
 from pipeline_runtime.plan import Plan, build_plan, explain
-from pipeline_runtime.run import materializing
+from pipeline_runtime.run import partition_commits
 from pipeline_runtime.run.advising import measure_advice
 from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.materializing import build_ready_plan
@@ -198,7 +198,7 @@ class _Seen:
 def test_a_stopped_run_keeps_the_days_that_it_committed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(materializing, "_BYTES_PER_COMMIT", 1)  # a commit per day
+    monkeypatch.setattr(partition_commits, "_BYTES_PER_COMMIT", 1)  # a commit per day
     with pytest.raises(Interrupted):
         world.run(_Seen(stops_at=15).watcher)  # the rows of the first day
     assert list(world.folder.rglob("spool")) == []
