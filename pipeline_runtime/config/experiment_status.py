@@ -255,7 +255,7 @@ class OutputStatus(StatusModel):
     partitions: Count | None = None
     """With `mode: OverwritePartitions`, partitions of the source that the table is to have."""
     complete_partitions: Count | None = None
-    """Those of them that are committed, by this run or by earlier ones."""
+    """Committed partitions of them, by this run or by earlier ones."""
     snapshot_id: SnapshotId | None = None
     """Snapshot of an Iceberg table that has the rows, once they are committed."""
 
@@ -283,7 +283,7 @@ class MaterializationStatus(StatusModel):
     partitions: Count
     """Partitions of the source that the run needs."""
     complete_partitions: Count
-    """Those of them whose rows the table has."""
+    """Partitions of them whose rows the table has."""
     snapshot_id: SnapshotId | None = None
     """Snapshot of the table that the attempt reads or found; absent while rows are computed."""
 

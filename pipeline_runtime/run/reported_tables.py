@@ -1,4 +1,4 @@
-"""What a run has found out about its Iceberg tables, for the metrics, the summary and the log.
+"""Facts of a run about its Iceberg tables, for the metrics, the summary and the log.
 
 `run.materializing` and the session fill it. The operator puts the same into the experiment's
 status: it reads the metrics (`table_metrics`) while the driver runs, and these lines at the end.

@@ -1,4 +1,4 @@
-"""What runs leave in Iceberg tables: tags of the snapshots that they read, and uncommitted files.
+"""Leftovers of runs in Iceberg tables: tags of the snapshots that they read, and uncommitted files.
 
 `cleaning` releases both before it deletes the folders of a run, which alone name them. The manifest
 in a folder on this machine says how to reach a catalog. Whoever may write to a store chooses the

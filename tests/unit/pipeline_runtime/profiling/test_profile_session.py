@@ -54,9 +54,9 @@ def test_bytes_are_those_of_the_columns_in_use(
 ) -> None:
     found = profile(experiment(where="x % 4 = 0"), tmp_path)
     sizes = {hop.name: hop.bytes_per_sample for hop in found.hops}
-    # A row as read is 16 bytes, two bits that say that they are no nulls, and an identity of 8. One
-    # in four reaches the model; a batch has 4 bytes of weight and no identity.
-    assert sizes["decoded"] == 4 * (16 + 2 / 8 + 8)
+    # A row is 16 bytes and an identity of 8; it has no nulls. One in four reaches the model; a batch
+    # has 4 bytes of weight and no identity.
+    assert sizes["decoded"] == 4 * (16 + 8)
     assert sizes["after the steps"] == 24
     assert sizes["batch on cpu"] == 20
     # Packed, a row has its 8 bytes of identity besides; a chunk has a header.

@@ -168,7 +168,7 @@ def test_rows_are_the_same_with_the_table(world: World) -> None:
 
 
 class _Seen:
-    """What a person, and the autoscaler, see while rows are computed.
+    """Records what a person and the autoscaler see while rows are computed.
 
     Args:
         stops_at: stop the run once more rows than these are stored.
