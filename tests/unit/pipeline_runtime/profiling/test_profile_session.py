@@ -54,8 +54,8 @@ def test_bytes_are_those_of_the_columns_in_use(
 ) -> None:
     found = profile(experiment(where="x % 4 = 0"), tmp_path)
     sizes = {hop.name: hop.bytes_per_sample for hop in found.hops}
-    # A row is 16 bytes and an identity of 8; it has no nulls. One in four reaches the model; a batch
-    # has 4 bytes of weight and no identity.
+    # A row is 16 bytes and an identity of 8; it has no nulls. One in four reaches the model; a
+    # batch has 4 bytes of weight and no identity.
     assert sizes["decoded"] == 4 * (16 + 8)
     assert sizes["after the steps"] == 24
     assert sizes["batch on cpu"] == 20
