@@ -24,7 +24,7 @@ from pipeline_runtime.materialization.source import PartOfSource
 from pipeline_runtime.materialization.states import read_state
 from pipeline_runtime.materialization.tables import PARTITION_COLUMN
 from pipeline_runtime.sources import Opening, open_source
-from pipeline_runtime.steps.base import Transform
+from pipeline_runtime.steps.base import Transform, is_internal
 from pipeline_runtime.steps.materialize.model import MaterializeStep
 
 
@@ -53,6 +53,13 @@ def check_place(spec: ExperimentSpec, place: int, transforms: Sequence[Transform
     problems = []
     for field, name in dict(_list_kept(spec)).items():
         for column in name:
+            if is_internal(column):
+                message = (
+                    f"must not come with {column!r} in {field}, which is no column of the kept "
+                    "table. Name other columns there that identify a row"
+                )
+                problems.append(Problem(path=path, message=message))
+                continue
             changed = [i for i, step in enumerate(before) if column in step.outputs]
             if changed or column not in known:
                 what = f"spec.pipeline[{changed[0]}] changes it" if changed else "it is dropped"

@@ -23,6 +23,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import LongType
 
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import parse_experiment
@@ -550,6 +551,14 @@ def test_steps_that_the_table_cannot_stand_for_are_refused(
     with pytest.raises(ManifestError) as caught:
         world.plan(pipeline=pipeline)
     assert [problem.path for problem in caught.value.problems] == [f"spec.pipeline{path}"]
+
+
+def test_a_row_key_that_no_step_hands_on_is_refused(world: World) -> None:
+    with world.source.update_schema() as update:
+        update.add_column("_lastmile_row_id", LongType())
+    with pytest.raises(ManifestError) as caught:
+        world.plan(dataset={"rowKey": ["_lastmile_row_id"]})
+    assert [problem.path for problem in caught.value.problems] == ["spec.pipeline[2].materialize"]
 
 
 def test_sampling_for_the_training_alone_comes_after(world: World) -> None:
