@@ -435,29 +435,25 @@ def writing_file(layout: TableLayout, path: str, compression: str) -> Iterator[D
         path: what `TableLayout.locate` returned.
         compression: a codec of Parquet, as pyarrow names it.
     """
+    local = _find_local_path(layout, path)
+    created = [each for each in local.parents if not each.exists()] if local else []
     with layout.io.new_output(path).create(overwrite=True) as sink:
         writer = DataFileWriter(layout, path, sink, compression)
         try:
             yield writer
         finally:
             writer.close()
-    _sync(layout, path)
+    if local:
+        sync_file(local)
+        for each in (local, *created):
+            sync_folder(each.parent)
 
 
-def _sync(layout: TableLayout, uri: str) -> None:
-    """Sync a local file, and its name in each of its folders below the table's."""
+def _find_local_path(layout: TableLayout, uri: str) -> Path | None:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-    (scheme, _, file), (_, _, table) = (
-        PyArrowFileIO.parse_location(each, layout.io.properties) for each in (uri, layout.location)
-    )
-    if scheme != "file":
-        return
-    sync_file(file)
-    for folder in Path(file).parents:
-        sync_folder(folder)
-        if not folder.is_relative_to(table) or folder == Path(table):
-            return
+    scheme, _, path = PyArrowFileIO.parse_location(uri, layout.io.properties)
+    return Path(path) if scheme == "file" else None
 
 
 def _drop_partial_bounds(

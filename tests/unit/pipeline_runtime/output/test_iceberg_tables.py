@@ -287,7 +287,7 @@ def is_killed(job: WrittenIceberg, at: int, *, after: bool, resume: bool = False
 
 @pytest.mark.parametrize(
     ("first", "step"),
-    [(0, 5), *(pytest.param(first, 5, marks=pytest.mark.slow) for first in (1, 2, 3, 4))],
+    [(0, 9), *(pytest.param(first, 9, marks=pytest.mark.slow) for first in range(1, 9))],
 )
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("resume", [True, False], ids=["resumed", "run anew"])

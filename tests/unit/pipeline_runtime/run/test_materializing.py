@@ -229,6 +229,7 @@ def _missing(found: Materialization) -> dict[str, str]:
             lambda world: world.source.delete("day = '2026-01-01' and user_id = 3"),
             {"01": "source"},
             id="erased-row",
+            marks=pytest.mark.slow,
         ),
         pytest.param(lambda world: world.source.delete("day = '2026-01-01'"), {}, id="removed-day"),
         pytest.param(lambda world: compact(world.source), {}, id="compaction"),
@@ -309,7 +310,13 @@ def test_a_changed_side_table_has_all_days_computed(world: World) -> None:
     assert users == {11, 12, 13}
 
 
-@pytest.mark.parametrize("columns", [["a"], None], ids=["named", "all"])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pytest.param(["a"], id="named"),
+        pytest.param(None, id="all", marks=pytest.mark.slow),
+    ],
+)
 def test_other_columns_of_a_side_table_are_another_recipe(
     world: World, columns: list[str] | None
 ) -> None:

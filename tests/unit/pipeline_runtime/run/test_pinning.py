@@ -295,10 +295,10 @@ def test_missing_data_file_fails_the_run_with_one_error(lake: Lake) -> None:
     assert_told(str(finished.outcome.error), f"{removed[0]} … {pin.snapshot_id} … keepDays")
 
 
-def await_next_second() -> None:
-    """Wait until another run is the newer one by its name."""
-    now = int(time.time())
-    while int(time.time()) == now:
+def await_newer_name(lake: Lake) -> None:
+    """Wait until a run that begins now is the newest by its name, which has seconds."""
+    newest = max(path.name[:16] for path in (lake.folder / "experiments/pinned").iterdir())
+    while f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}" <= newest:
         time.sleep(0.01)
 
 
@@ -318,7 +318,7 @@ def test_clean_removes_the_tags_of_deleted_runs_alone(lake: Lake) -> None:
     assert len(find_tags(lake)) == 1
     assert clean(lake) == []
     assert len(find_tags(lake)) == 1
-    await_next_second()
+    await_newer_name(lake)
     newest = run(lake, OUTPUT, keep_days=7)
     assert clean(lake) == []
     assert list(find_tags(lake)) == [f"lastmile-run-pinned-{newest.output.name}"]
@@ -344,7 +344,7 @@ def test_clean_deletes_the_files_of_an_unfinished_output(lake: Lake, *, is_new: 
     with pytest.raises(KilledError):
         run(lake, output, watcher=die_at("Committing"), keep_days=0)
     assert len(set(folder.rglob("*.parquet"))) == len(before) + 1
-    await_next_second()
+    await_newer_name(lake)
     run(lake, OUTPUT)
     assert clean(lake) == []
     assert set(folder.rglob("*.parquet")) == before
