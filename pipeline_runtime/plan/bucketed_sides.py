@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pipeline_runtime import expressions
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.formatting import format_bytes
+from pipeline_runtime.plan.part_files import PartFiles
 from pipeline_runtime.sources import Unit
 from pipeline_runtime.sources.gather import Int64s
 from pipeline_runtime.sources.rows import SourceRows, expand_rows
@@ -81,6 +83,7 @@ class BucketedParts:
         units: of each part, in the table's order.
         unit_bytes: of the needed columns of each of these units, uncompressed.
         compression: share of these bytes that storage holds.
+        files: shares loaded parts with other processes; None if this is the only one.
     """
 
     rows: SideRows
@@ -91,6 +94,7 @@ class BucketedParts:
     units: tuple[tuple[Unit, ...], ...]
     unit_bytes: tuple[tuple[int, ...], ...]
     compression: float = 1.0
+    files: PartFiles | None = None
 
     @property
     def num_parts(self) -> int:
@@ -147,6 +151,11 @@ class BucketedParts:
 
     def load(self, part: int) -> pa.Table | None:
         """See SideParts."""
+        if self.files is None:
+            return self._read(part)
+        return self.files.load(part, partial(self._read, part))
+
+    def _read(self, part: int) -> pa.Table | None:
         tables: list[pa.Table] = []
         num_bytes = 0
         for unit in self.units[part]:

@@ -18,8 +18,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
@@ -41,9 +42,11 @@ from pipeline_runtime.feed.transport.wire import (
     unpack,
     unpack_shared,
 )
+from pipeline_runtime.plan.bucketed_sides import BucketedParts
 from pipeline_runtime.plan.exchange import ExchangedParts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.plan.part_files import share_files
 from pipeline_runtime.steps.base import SideTable
 
 # A waiting trainer checks its readers this often.
@@ -330,7 +333,7 @@ class ProcessReaders:
     sending: Sending
     num_readers: int
     _pool: ProcessPool | None = None
-    _side_tables: list[int] = field(default_factory=list)  # descriptors of shared ones
+    _ends: list[Callable[[], None]] = field(default_factory=list)  # of sharing side tables
 
     def open(self, role: str, rank: int, groups: Sequence[Group], *, in_order: bool) -> ReaderFeed:
         """Open a feed of these groups; see `feed.base.FeedSource`."""
@@ -347,7 +350,7 @@ class ProcessReaders:
     def start(self) -> ProcessPool:
         """Start another pool. Raises SourceError if a side table cannot be read."""
         streams = {
-            role: replace(stream, plan=share_side_tables(stream.plan, self._side_tables))
+            role: replace(stream, plan=share_side_tables(stream.plan, self._ends))
             for role, stream in self.streams.items()
         }
         return ProcessPool(streams, self.num_readers)
@@ -356,9 +359,9 @@ class ProcessReaders:
         """End the processes that the feeds share."""
         if self._pool is not None:
             self._pool.close()
-        for descriptor in self._side_tables:
-            os.close(descriptor)
-        self._pool, self._side_tables = None, []
+        for end in self._ends:
+            end()
+        self._pool, self._ends = None, []
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,11 +376,11 @@ class _SharedLoader:
             return pa.ipc.open_file(source).read_all()
 
 
-def share_side_tables(plan: StreamPlan, descriptors: list[int]) -> StreamPlan:
-    """Read every side table once, in this process, and let readers map it.
+def share_side_tables(plan: StreamPlan, ends: list[Callable[[], None]]) -> StreamPlan:
+    """Read every side table once, and let readers map it: its parts when one of them needs it.
 
     Args:
-        descriptors: gets the descriptors of the tables, to be kept open while readers run.
+        ends: gets functions that end the sharing, to be called when the readers have ended.
     """
     if not CAN_SHARE:
         return plan
@@ -388,7 +391,7 @@ def share_side_tables(plan: StreamPlan, descriptors: list[int]) -> StreamPlan:
         if not isinstance(side, SideTable):
             return transform
         if id(side) not in shared:
-            shared[id(side)] = _share_side_table(side, descriptors)
+            shared[id(side)] = _share_side_table(side, ends)
         return replace(transform, side_table=shared[id(side)])
 
     stages = tuple(
@@ -398,17 +401,22 @@ def share_side_tables(plan: StreamPlan, descriptors: list[int]) -> StreamPlan:
     return replace(plan, stages=stages)
 
 
-def _share_side_table(side: SideTable, descriptors: list[int]) -> SideTable:
+def _share_side_table(side: SideTable, ends: list[Callable[[], None]]) -> SideTable:
     if side.parts is None:
-        return replace(side, load=_share_table(side.load(), descriptors))
-    if isinstance(side.parts, ExchangedParts):  # else each reader would do it again
-        return replace(side, parts=side.parts.finish())
-    return side
+        return replace(side, load=_share_table(side.load(), ends))
+    parts = side.parts
+    if isinstance(parts, ExchangedParts):  # else each reader would do it again
+        parts = parts.finish()
+    if isinstance(parts, BucketedParts):
+        files = share_files(side.digest)
+        ends.append(files.delete)
+        parts = replace(parts, files=files)
+    return replace(side, parts=parts)
 
 
-def _share_table(table: pa.Table, descriptors: list[int]) -> _SharedLoader:
+def _share_table(table: pa.Table, ends: list[Callable[[], None]]) -> _SharedLoader:
     descriptor = os.memfd_create("lastmile-side-table", os.MFD_CLOEXEC)
-    descriptors.append(descriptor)
+    ends.append(partial(os.close, descriptor))
     with (
         os.fdopen(os.dup(descriptor), "wb") as file,
         pa.ipc.new_file(file, table.schema) as writer,

@@ -28,9 +28,11 @@ from pipeline_runtime.feed.making.group_reading import places_of
 from pipeline_runtime.feed.making.work import read_group, run_stage
 from pipeline_runtime.feed.over_ray.exchanging import exchange_by_tasks
 from pipeline_runtime.feed.transport.wire import pack, unpack
+from pipeline_runtime.plan.bucketed_sides import BucketedParts
 from pipeline_runtime.plan.exchange import ExchangedParts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.plan.model import PlannedStep, Stage, StreamPlan
+from pipeline_runtime.plan.part_files import share_files
 from pipeline_runtime.sources import Location
 from pipeline_runtime.steps.base import SideTable
 
@@ -188,7 +190,8 @@ def broadcast_side_tables(
     """Read every side table once, before the workers do.
 
     One that is needed as a whole is read in this process, and workers map it from the object store.
-    One that is exchanged is written to parts below the run's folder by tasks of Ray.
+    One that is exchanged is written to parts below the run's folder by tasks of Ray. The workers of
+    a node share the parts that they read.
     """
 
     def share(step: PlannedStep) -> PlannedStep:
@@ -205,9 +208,12 @@ def broadcast_side_tables(
 
 
 def _share(side: SideTable, folder: Location | None, labels: dict[str, str] | None) -> SideTable:
-    if isinstance(side.parts, ExchangedParts) and folder is not None:
-        return replace(side, parts=exchange_by_tasks(side.parts, folder, labels))
-    if side.parts is not None or isinstance(side.load, _ObjectLoader):
+    parts = side.parts
+    if isinstance(parts, ExchangedParts) and folder is not None:
+        parts = exchange_by_tasks(parts, folder, labels)
+    if isinstance(parts, BucketedParts):
+        return replace(side, parts=replace(parts, files=share_files(side.digest)))
+    if parts is not None or isinstance(side.load, _ObjectLoader):
         return side
     return replace(side, load=_ObjectLoader(ray.put(side.load())))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -130,9 +131,20 @@ EXCHANGE = join("plain", how="Inner", strategy="Exchange")
         ),
         pytest.param("threads", EXCHANGE, id="exchange"),
         pytest.param("processes", EXCHANGE, id="exchange, processes", marks=pytest.mark.slow),
+        pytest.param(
+            "processes", join(how="Inner"), id="bucket, processes", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_readers_deliver_the_rows_of_sql(lake: Lake, kind: str, user_join: dict[str, Any]) -> None:
+def test_readers_deliver_the_rows_of_sql(
+    lake: Lake,
+    kind: str,
+    user_join: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     plan = plan_of(lake, ANTI_JOIN, user_join)
     with duckdb.connect() as connection:
         for name, table in {"l": ROWS, "u": USERS, "s": SPAM}.items():
@@ -142,6 +154,7 @@ def test_readers_deliver_the_rows_of_sql(lake: Lake, kind: str, user_join: dict[
             "(select 1 from s where s.user = l.user) order by all"
         ).fetchall()
     assert read(kind, plan) == expected
+    assert not list(tmp_path.glob("lastmile-side-*"))
 
 
 def test_explain_shows_the_buckets_and_what_is_read(lake: Lake) -> None:
