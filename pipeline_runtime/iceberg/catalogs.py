@@ -202,7 +202,7 @@ def _judge(error: Exception) -> tuple[type[SourceError], str]:
             "Give credentials that the catalog accepts, such as `token` or `credential`, in the "
             "Secret of secretRef, or in the environment as PYICEBERG_CATALOG__NAME__TOKEN"
         )
-    if isinstance(error, exceptions.NotInstalledError):
+    if isinstance(error, exceptions.NotInstalledError | ImportError):
         return SourceError, "Install the package in the image and on this machine"
     if isinstance(error, FileNotFoundError):
         return SourceError, (

@@ -166,6 +166,20 @@ def test_missing_metadata_file_is_named(lake: Catalog) -> None:
             id="dynamodb",
         ),
         pytest.param(
+            Catalog(name="lake", uri="https://catalog"),
+            {
+                "PYICEBERG_CATALOG__LAKE__GCS__PROJECT_ID": "p",
+                "PYICEBERG_CATALOG__LAKE__ADLS__ACCOUNT_NAME": "a",
+            },
+            {
+                "type": "rest",
+                "uri": "https://catalog",
+                "gcs.project-id": "p",
+                "adls.account-name": "a",
+            },
+            id="stores of Google and Azure",
+        ),
+        pytest.param(
             Catalog(name="lake", uri="https://catalog/"),
             {"AWS_ENDPOINT_URL": "http://store:9000", "AWS_DEFAULT_REGION": "eu-west-1"},
             {

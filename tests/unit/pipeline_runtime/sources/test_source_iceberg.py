@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from facts import assert_told
 from iceberg_tables import Lake, read_all, where
+from pyiceberg.io import load_file_io
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
@@ -25,9 +26,10 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from pipeline_runtime.errors import SourceError
+from pipeline_runtime.errors import SourceError, StoreError
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.sources import Bucketing
+from pipeline_runtime.sources.iceberg.planning import Planner
 from pipeline_runtime.sources.iceberg.sampling import choose_buckets
 
 SCHEMA = Schema(
@@ -385,3 +387,26 @@ def test_other_seeds_choose_other_buckets() -> None:
     assert {len(each) for each in chosen} == {12}
     assert len(chosen) > 10
     assert choose_buckets(60, 20, 0) < choose_buckets(60, 50, 0)
+
+
+def open_store(table: Table, uri: str, properties: dict[str, str]) -> str:
+    """Open the store of a file as a plan does; return its kind and the file's path there."""
+    planner = Planner(
+        name="t",
+        columns=pa.schema([]),
+        metadata=table.metadata,
+        snapshot=None,
+        io=load_file_io(properties, uri),
+    )
+    store, path = planner.open_store(uri)
+    return f"{planner.stores[store].type_name} {path}"
+
+
+def test_stores_are_opened_with_their_properties(lake: Lake) -> None:
+    table = lake.create("t", SCHEMA)
+    google = {"gcs.oauth2.token": "t", "gcs.oauth2.token-expires-at": "4102444800000"}
+    assert open_store(table, "gs://b/t/f.parquet", google) == "gcs b/t/f.parquet"
+    azure = {"adls.account-name": "a", "adls.account-key": "a2V5"}
+    with pytest.raises(SourceError, match="adlfs") as raised:  # a package that is not installed
+        open_store(table, "abfss://c@a.dfs.core.windows.net/t/f.parquet", azure)
+    assert not isinstance(raised.value, StoreError)
