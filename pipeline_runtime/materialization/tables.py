@@ -194,17 +194,18 @@ def delete_table(catalog: Catalog, name: str) -> Files:
 def expire_snapshots(catalog: Catalog, name: str, min_age: timedelta) -> int:
     """Drop old snapshots of a table, so that files of replaced rows are orphans; return how many.
 
-    The newest snapshot stays. A run that is pinned at a dropped one cannot be resumed.
+    The newest snapshot stays, and so do those of tags and branches. A run that is pinned at a
+    dropped one cannot be resumed.
     """
     with asking_catalog(f"{name}: cannot expire snapshots"):
         table = catalog.load_table(name)
         moment = datetime.now(UTC) - min_age
-        newest = table.metadata.current_snapshot_id
+        kept = {ref.snapshot_id for ref in table.metadata.refs.values()}  # the newest is main's
         limit_ms = moment.timestamp() * 1000
         old = [
             snapshot.snapshot_id
             for snapshot in table.metadata.snapshots
-            if snapshot.timestamp_ms <= limit_ms and snapshot.snapshot_id != newest
+            if snapshot.timestamp_ms <= limit_ms and snapshot.snapshot_id not in kept
         ]
         if old:
             table.maintenance.expire_snapshots().by_ids(old).commit()
