@@ -382,13 +382,14 @@ def open_iceberg(
     else:
         check_table_form(table, wanted)
         layout = TableLayout.of(table)
-    form = _build_form(layout, compression, target_bytes)
+    form = build_form(layout, compression, target_bytes)
     return IcebergTable(
         catalog=client, name=name, wanted=wanted, mode=mode, artifacts=artifacts, form=form
     )
 
 
-def _build_form(layout: TableLayout, compression: str, target_bytes: int) -> IcebergFormat:
+def build_form(layout: TableLayout, compression: str, target_bytes: int) -> IcebergFormat:
+    """Return what writes the files of a table."""
     schema = layout.build_arrow_schema()
     return IcebergFormat(
         layout=layout,
@@ -398,51 +399,6 @@ def _build_form(layout: TableLayout, compression: str, target_bytes: int) -> Ice
         target_bytes=target_bytes,
         sort=layout.find_sort(),
     )
-
-
-def abandon_run(catalog: CatalogModel, name: str, run: Location) -> bool:
-    """Delete the files of a run that its table does not name, and its staged records.
-
-    Args:
-        name: the table, with its namespace.
-        run: folder of the run among the artifacts.
-
-    Returns False, and deletes nothing, if its commit may yet be carried out.
-    """
-    from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.schema import Schema
-    from pyiceberg.table.sorting import SortOrder
-
-    record = read_record(Storage(run.join(names.STAGING_FOLDER)), names.RUN_FILE, RunRecord)
-    if record is None:
-        return True
-    client = open_catalog(catalog)
-    what = describe(catalog.name, f"load the table {name!r}")
-    table = ask_catalog(what, lambda: load_or_none(client, name))
-    if table is not None:
-        layout = TableLayout.of(table)
-    else:
-        parts = record.layout
-        new = ask_catalog(
-            what,
-            lambda: client.create_table_transaction(
-                name,
-                Schema.model_validate(parts["schema"]),
-                partition_spec=PartitionSpec.model_validate(parts["spec"]),
-                sort_order=SortOrder.model_validate(parts["order"]),
-            ),
-        )
-        layout = TableLayout.of_new(new)
-    folder = Storage(run).parent().location
-    destination = IcebergTable(
-        catalog=client,
-        name=name,
-        wanted=WantedTable(schema=pa.schema([])),  # nothing is written
-        mode="Fail",
-        artifacts=folder,
-        form=_build_form(layout, "none", 0),
-    )
-    return destination.abandon(run.path.rstrip("/").rpartition("/")[2])
 
 
 def create_table(

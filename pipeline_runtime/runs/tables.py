@@ -101,7 +101,7 @@ def _abandon_output(run: ListedRun, folder: Location, catalogs: list[Catalog]) -
             f"{table} has files of it that are not committed, which are deleted only on the "
             "machine that has its report, or by the next run without --resume"
         )
-    from pipeline_runtime.output.iceberg import abandon_run
+    from pipeline_runtime.output.abandoning import abandon_run  # imports PyIceberg
 
     if abandon_run(find_catalog(catalogs, str(target.get("catalog"))), table, folder):
         return None

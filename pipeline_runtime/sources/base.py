@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -70,6 +72,11 @@ class Predicate:
 
     expression: Expression
     filter: Any
+
+
+def combine(predicates: Sequence[Predicate]) -> Any:
+    """Return the filter of all predicates together, for pyarrow.dataset; None if there are none."""
+    return reduce(and_, (predicate.filter for predicate in predicates)) if predicates else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ from pipeline_runtime.sources.base import (
     Pruning,
     Scan,
     Unit,
+    combine,
     find_identity,
 )
 from pipeline_runtime.sources.filesystem import Location
@@ -123,9 +124,7 @@ class IcebergTable:
         files = self._planner.plan_files(build_row_filter(predicates, self.schema))
         files = [file for file in files if self._is_sampled(file)]
         self._read_footers(files)
-        keep = None
-        for predicate in predicates:
-            keep = predicate.filter if keep is None else keep & predicate.filter
+        keep = combine(predicates)
         units = [unit for file in files for unit in self._units(file, keep)]
         opened = [self.footers[file.path].footer.metadata for file in files]
         num_files, num_rows = find_totals(

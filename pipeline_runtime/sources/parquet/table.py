@@ -36,6 +36,7 @@ from pipeline_runtime.sources.base import (
     Pruning,
     Scan,
     Unit,
+    combine,
     find_identity,
 )
 from pipeline_runtime.sources.filesystem import Location, open_location
@@ -112,9 +113,7 @@ class ParquetTable:
 
     def scan(self, predicates: Sequence[Predicate], columns: Collection[str] = ()) -> Scan:
         """See Source; a predicate prunes by partition values and row-group statistics."""
-        keep = None
-        for predicate in predicates:
-            keep = predicate.filter if keep is None else keep & predicate.filter
+        keep = combine(predicates)
         units = [
             self._unit(index, row_group)
             for index in range(len(self.fragments))
