@@ -46,6 +46,10 @@ from pipeline_runtime.steps.materialize.model import CacheTarget
 SAMPLE_ROWS = 200_000
 # Longest measurement of one way, beyond its first chunk.
 SAMPLE_SECONDS = 2.0
+# The costs of keeping are measured on this part of the sample too, to tell those of a commit apart.
+_PART = 4
+# A stream is read so often: the first pass is slower.
+_PASSES = 3
 # Rows of the shortest chunks: shorter ones would cost more per row.
 MIN_BLOCK_ROWS = 1024
 _NAMESPACE = "sample"
@@ -167,7 +171,7 @@ class _Trial:
         storage_root: str,
         folder: str,
     ) -> None:
-        self._plan, self._found, self._folder = plan, found, folder
+        self._found, self._folder = found, folder
         self._experiment = experiment
         pins = Pins()
         pins.restore(plan.pins)
@@ -184,16 +188,20 @@ class _Trial:
         """Measure, and scale the figures to all rows; None if no row of the sample is kept."""
         found = self._found
         keys, num_rows = self._choose_partitions(rows)
-        units = self._choose_units(keys, rows)
+        scan, planning_seconds = self._plan(build_writing(self._experiment, found))
+        units = _choose_units(scan.scan.units, self._list_places(keys), rows)
         sampled_rows = sum(unit.num_rows for unit in units)
         buckets = max(1, round(found.step.buckets * min(1.0, sampled_rows / max(1, num_rows))))
-        stream = _restrict(self._plan.main, units)
+        computing, computing_planning = self._plan(_leave_out(self._experiment, found.place))
+        stream = _restrict(computing, units)
         block_rows = _choose_block_rows(stream, seconds)
         without = _measure(replace(stream, max_rows_per_block=block_rows), rows, seconds)
+        part = _Limits(rows=rows // _PART, seconds=seconds / _PART)
         self._keep("warm", buckets, units, _Limits(rows=1, seconds=0.0), block_rows)
-        kept, commit_seconds, reading = self._keep(
-            "measured", buckets, units, _Limits(rows=rows, seconds=seconds), block_rows
-        )
+        before = self._keep("part", buckets, units, part, block_rows)
+        kept = self._keep("all", buckets, units, _Limits(rows=rows, seconds=seconds), block_rows)
+        keep_per_row, commit_seconds = _fit(before, kept)
+        reading, reading_planning = self._plan(self._move("all", buckets))
         if not reading.scan.units:
             return None
         reads = _measure(reading, rows, seconds)
@@ -206,21 +214,25 @@ class _Trial:
         epochs = 1 if spec.output is not None else spec.training.epochs
         num_commits = len(list(cut_commits(found.missing, found.partitions)))
         return Advice(
-            without_seconds=epochs * all_rows * scanned * without.per_row,
-            with_seconds=epochs * all_rows * share * reads.per_row,
-            keep_seconds=missing_rows * kept.per_row + num_commits * commit_seconds,
+            without_seconds=computing_planning + epochs * all_rows * scanned * without.per_row,
+            with_seconds=reading_planning + epochs * all_rows * share * reads.per_row,
+            # The run is planned once more, and so are the rows to keep.
+            keep_seconds=2 * planning_seconds
+            + missing_rows * keep_per_row
+            + num_commits * commit_seconds,
             epochs=epochs,
             sample_rows=kept.rows,
         )
 
-    def _choose_units(self, keys: Collection[str], rows: int) -> list[Unit]:
-        """Return row groups of these partitions, until there are enough rows."""
-        places = frozenset().union(*(self._found.partitions[key].places for key in keys))
-        chosen: list[Unit] = []
-        for unit in self._build(build_writing(self._experiment, self._found)).main.scan.units:
-            if unit.place in places and _count_rows(chosen) < rows:
-                chosen.append(unit)
-        return chosen
+    def _plan(self, experiment: DatasetExperiment) -> tuple[StreamPlan, float]:
+        """Return the plan of the main stream, and the core seconds that the plan took."""
+        began = time.process_time()
+        plan = self._build(experiment)
+        return plan.main, time.process_time() - began
+
+    def _list_places(self, keys: Collection[str]) -> frozenset[str]:
+        """Return the files of partitions."""
+        return frozenset().union(*(self._found.partitions[key].places for key in keys))
 
     def _choose_partitions(self, rows: int) -> tuple[frozenset[str], int]:
         """Return missing partitions with enough rows, if there are such, and their rows.
@@ -259,8 +271,8 @@ class _Trial:
         units: Sequence[Unit],
         limits: _Limits,
         block_rows: int | None,
-    ) -> tuple[_Spent, float, StreamPlan]:
-        """Keep the sample's rows; return the cost, the seconds of a commit, and a plan to read."""
+    ) -> _Spent:
+        """Keep the sample's rows, and return the cost."""
         experiment = self._move(table, buckets)
         found = self._build(experiment).materialization
         assert found is not None
@@ -272,7 +284,7 @@ class _Trial:
         cache = open_cache_table(
             found, keys, stream.output_schema, self._catalog, staged, DEFAULT_FILE_BYTES
         )
-        sampler, clock = _Sampler(limits=limits), _CommitClock()
+        sampler = _Sampler(limits=limits)
 
         @contextlib.contextmanager
         def open_writers(plan: Plan, stream: Stream, job: Job) -> Iterator[Writers]:
@@ -280,16 +292,9 @@ class _Trial:
             yield Writers(feed=sampler, merge=MergeInThreads(1))
 
         began = time.process_time()
-        write_partitions(
-            Writing(plan=plan, found=found, keys=keys, table=cache), open_writers, clock
-        )
-        ended = time.process_time()
-        commit_seconds = clock.began - began + ended - clock.committing
-        spent = _Spent(seconds=ended - began - commit_seconds, rows=sampler.num_rows)
-        after = self._build(experiment)
-        assert after.materialization is not None
-        assert after.materialization.state == "Hit", "nobody else writes the sample's table"
-        return spent, commit_seconds, after.main
+        writing = Writing(plan=plan, found=found, keys=keys, table=cache)
+        write_partitions(writing, open_writers, _Unwatched())
+        return _Spent(seconds=time.process_time() - began, rows=sampler.num_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,21 +335,39 @@ class _Sampler:
                     return
 
 
-@dataclass(slots=True)
-class _CommitClock:
-    """Notes when a job begins to write, and to commit, by this process's core seconds."""
-
-    began: float = 0.0
-    committing: float = 0.0
+class _Unwatched:
+    """Ignores the progress of a job."""
 
     def begin(self, job: Job) -> None:
-        """Note the beginning of a job."""
-        self.began = time.process_time()
+        """Ignore the job."""
 
     def __call__(self, progress: Progress) -> None:
-        """Note the beginning of the commit."""
-        if progress.phase == "Committing":
-            self.committing = time.process_time()
+        """Ignore its progress."""
+
+
+def _fit(part: _Spent, whole: _Spent) -> tuple[float, float]:
+    """Return the seconds per row and those of a commit, by measurements of two sizes."""
+    rows = whole.rows - part.rows
+    if rows <= part.rows // 2 or whole.seconds <= part.seconds:  # no second size
+        return whole.per_row, 0.0
+    per_row = (whole.seconds - part.seconds) / rows
+    return per_row, max(0.0, part.seconds - part.rows * per_row)
+
+
+def _leave_out(experiment: DatasetExperiment, place: int) -> DatasetExperiment:
+    """Return the experiment without a step."""
+    steps = experiment.spec.pipeline
+    spec = experiment.spec.model_copy(update={"pipeline": (*steps[:place], *steps[place + 1 :])})
+    return experiment.model_copy(update={"spec": spec})
+
+
+def _choose_units(units: Sequence[Unit], places: Collection[str], rows: int) -> list[Unit]:
+    """Return row groups of these files, until there are enough rows."""
+    chosen: list[Unit] = []
+    for unit in units:
+        if unit.place in places and _count_rows(chosen) < rows:
+            chosen.append(unit)
+    return chosen
 
 
 def _restrict(stream: StreamPlan, units: Sequence[Unit]) -> StreamPlan:
@@ -359,8 +382,9 @@ def _count_rows(units: Sequence[Unit]) -> int:
 
 
 def _measure(stream: StreamPlan, rows: int, seconds: float) -> _Spent:
-    """Read a stream twice, and return the cost of the faster pass."""
-    passes = [_read(stream, _Limits(rows=rows, seconds=seconds)) for _ in range(2)]
+    """Read a stream a few times, and return the cost of the fastest pass."""
+    limits = _Limits(rows=rows, seconds=seconds / _PASSES)
+    passes = [_read(stream, limits) for _ in range(_PASSES)]
     return min(passes, key=lambda spent: spent.per_row)
 
 
