@@ -213,7 +213,8 @@ def test_a_cluster_keeps_the_rows_of_materialize(
     )
     hurry(run)
     for num_parts in (3, 4):
-        ended = on_cluster.run(*run.args("--address", "auto"))
+        report = str(run.folder / f"report-{num_parts}")
+        ended = on_cluster.run(*run.args("--address", "auto", "--output", report))
         assert ended.code == 0, str(ended)
         table = Pipeline.read_parquet("out/").to_table(run.root)
         kept = [i for i in KEPT if i // 2 % 4 < num_parts]
