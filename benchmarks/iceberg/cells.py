@@ -14,6 +14,7 @@ from typing import Final
 
 from benchmarks.iceberg import programs as p
 from benchmarks.iceberg.lakes import Lake, make_lake
+from benchmarks.iceberg.materializing import compare_hit, compare_window, judge_advice
 from benchmarks.iceberg.programs import Arm, Program
 from benchmarks.iceberg.rounds import Comparison, compare
 from benchmarks.iceberg.writers import measure_writers
@@ -134,4 +135,7 @@ CELLS: Final[Mapping[str, Cell]] = {
     "write": _compare_writes,
     "writers": lambda bench: measure_writers(bench.data),
     "growth": _compare_sizes,
+    "materialization-window": compare_window,
+    "materialization-hit": compare_hit,
+    "advice": judge_advice,
 }
