@@ -25,7 +25,7 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def count_bytes(column: pa.ChunkedArray) -> int:
+def count_column_bytes(column: pa.ChunkedArray) -> int:
     """Return the Arrow bytes of a column's values; `nbytes` visits each buffer of each chunk."""
     if not pa.types.is_primitive(column.type):
         return int(column.nbytes)

@@ -168,7 +168,7 @@ def read_parts(
             started = time.perf_counter()
         return
     num_chunks = group.num_chunks(chunk_rows)
-    max_rows = chunk_rows if num_chunks == 1 else _rows_at_a_time(group)
+    max_rows = chunk_rows if num_chunks == 1 else _rows_at_a_time(stream, group, wanted)
     units = [
         _UnitRows(_read_unit(stream, unit, rows, max_rows, wanted))
         for unit, rows in zip(group.units, group.unit_rows, strict=True)
@@ -187,14 +187,18 @@ def read_parts(
             yield _part_of(stream, joined, places, started)
 
 
-def _rows_at_a_time(group: Group) -> int:
+def _rows_at_a_time(stream: StreamPlan, group: Group, columns: Sequence[str]) -> int:
     """Return the rows to read at a time of each unit, so that all units hold one large chunk.
 
-    Reading a whole unit at once takes half the time of reading it in parts.
+    Reading a whole unit at once takes half the time of reading it in parts. Numbers take their
+    width in memory, whatever their encoding. Other columns are estimated as all columns take.
     """
-    num_rows = max(1, sum(unit.num_rows for unit in group.units))
-    num_bytes = max(1, sum(unit.num_bytes for unit in group.units))
-    fitting = MAX_CHUNK_BYTES * num_rows // num_bytes // len(group.units)
+    kinds = [stream.table.schema.field(name).type for name in columns]
+    width_bytes: int = sum(kind.bit_width for kind in kinds if pa.types.is_primitive(kind)) // 8
+    if not all(map(pa.types.is_primitive, kinds)):
+        num_rows = max(1, sum(unit.num_rows for unit in group.units))
+        width_bytes += sum(unit.num_bytes for unit in group.units) // num_rows
+    fitting = MAX_CHUNK_BYTES // max(1, width_bytes) // len(group.units)
     return max(_MIN_ROWS_AT_A_TIME, fitting)
 
 

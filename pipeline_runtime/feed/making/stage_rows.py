@@ -23,7 +23,7 @@ from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.plan.sharing import is_of_requests
 from pipeline_runtime.sources.gather import (
     Int64s,
-    count_bytes,
+    count_column_bytes,
     one_chunk,
     take_rows,
     take_takeable,
@@ -63,7 +63,7 @@ class _Column:
         """Return Arrow bytes of the remaining rows; estimated until they are copied."""
         array: Any = self.read if self.now is None else self.now
         if self._sized is not array:
-            self._sized, self._num_bytes = array, count_bytes(array)
+            self._sized, self._num_bytes = array, count_column_bytes(array)
         if self.now is not None:
             return self._num_bytes
         return int(self._num_bytes * num_rows / max(1, len(array)))

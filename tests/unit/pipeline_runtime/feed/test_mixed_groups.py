@@ -10,8 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from arrow_memory import measure_arrow_memory
 from clustered_files import Layout, mark_as_clustered, write_clustered_files
+from iceberg_tables import Lake
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType, NestedField
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.errors import SourceError, StepError
@@ -111,6 +118,30 @@ def test_readers_deliver_the_same_chunks_whatever_their_number(table: Path) -> N
         readers = ThreadReaders(streams=streams, num_threads=num_threads)
         feed = readers.open("training", 0, groups, in_order=True)
         assert [chunk.table for chunk in feed.chunks(Waited())] == wanted
+
+
+def test_a_reader_of_an_iceberg_table_holds_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, chunk_rows = 1 << 20, 5_000
+    monkeypatch.setattr("pipeline_runtime.feed.making.group_reading.MAX_CHUNK_BYTES", limit)
+    lake = Lake(tmp_path)
+    names = ["key", "a", "b", "c"]
+    schema = Schema(*(NestedField(i, name, LongType()) for i, name in enumerate(names, 1)))
+    table = lake.create("wide", schema, ("key", BucketTransform(8)))
+    # A byte per number in the files, eight in memory.
+    rows = pa.table({name: np.arange(600_000) % (200 + i) for i, name in enumerate(names)})
+    table.append(rows)
+    pipeline = Pipeline.read_iceberg("db.wide", lake.model.model_dump(mode="json"))
+    stream = build_stream(pipeline)
+    [group] = stream.groups(0, chunk_rows)
+    with measure_arrow_memory() as pool:
+        chunks = read_group(stream, group, chunk_rows)
+        assert sum(chunk.table.num_rows for chunk in chunks) == rows.num_rows
+    sizes = stream.table.sizes(group.units, stream.read_columns).values()
+    # docs/iceberg.md: the parts in use, those that are decoded next, and the chunk that is made.
+    bound = sum(size.stored_bytes for size in sizes) + 3 * limit
+    assert pool.max_memory() < bound < rows.nbytes / 4
 
 
 def test_an_error_names_the_rows_of_the_chunk(table: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from arrow_memory import measure_arrow_memory
 from facts import assert_told
 from iceberg_readers import read_by_duckdb, read_by_polars, sorted_rows
 from pyiceberg.catalog.sql import SqlCatalog
@@ -437,13 +438,8 @@ def test_sorting_holds_one_file_of_bounded_size(
     job = WrittenIceberg(
         stream=stream, uri=str(tmp_path), sort_by=("n",), max_sorted_bytes=limit, chunk_rows=10_000
     )
-    pool = pa.proxy_memory_pool(pa.default_memory_pool())
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pool)
-    try:
+    with measure_arrow_memory() as pool:
         found = job.finish()
-    finally:
-        pa.set_memory_pool(before)
     assert found.files == 5
     assert pool.max_memory() < 4 * limit < table.nbytes
     assert numbers(lake) == list(range(num_rows))
