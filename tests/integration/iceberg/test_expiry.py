@@ -11,6 +11,7 @@ import pytest
 from iceberg_readers import read_by_duckdb, sorted_rows
 from iceberg_rest import RestProxy
 from iceberg_tables import read_all
+from promotion_lake import PromotionLake, feature_rows, main_rows
 from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -117,3 +118,16 @@ def test_only_a_tag_keeps_files_that_are_used_again(
         with pytest.raises(SourceError) as caught:
             read(rest, name)
         assert any(Path(file.file_path).name in str(caught.value) for file in chosen)
+
+
+def test_a_rollback_outlives_the_expiry_of_its_promotion(
+    rest: RestProxy, expire: Callable[[str], None]
+) -> None:
+    lake = PromotionLake.fill(load_catalog("other", **rest.properties))
+    rows, files = lake.rows(), lake.files()
+    lake.create_staging("db.ctr", feature_rows(main_rows()), buckets=6, by_day=True)
+    lake.roll_back(lake.promote(lake.stage("db.ctr")).previous_snapshot_id)
+    assert lake.files() == files
+    expire("db.main")
+    assert [{**row, "ctr": None} for row in rows] == lake.rows()
+    assert len(sorted_rows(read_by_duckdb(lake.main.metadata_location))) == len(rows)

@@ -1,4 +1,4 @@
-"""A main table of two days, bucketed by user, and staging tables for it, on SQLite."""
+"""A main table of two days, bucketed by user, and staging tables for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -30,13 +31,16 @@ Row = dict[str, Any]
 class PromotionLake:
     """A catalog with the table `db.main`, of 40 rows: (day, user, item, clicks)."""
 
-    catalog: SqlCatalog
+    catalog: Any  # any of PyIceberg's
 
     @classmethod
     def make(cls, folder: Path) -> PromotionLake:
-        catalog = SqlCatalog(
-            "lake", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/lake"
-        )
+        """Fill a catalog on SQLite."""
+        uri, warehouse = f"sqlite:///{folder}/catalog.db", f"file://{folder}/lake"
+        return cls.fill(SqlCatalog("lake", uri=uri, warehouse=warehouse))
+
+    @classmethod
+    def fill(cls, catalog: Catalog) -> PromotionLake:
         catalog.create_namespace("db")
         schema = Schema(
             NestedField(1, "day", DateType()),
@@ -60,7 +64,8 @@ class PromotionLake:
 
     @property
     def main(self) -> Table:
-        return self.catalog.load_table("db.main")
+        table: Table = self.catalog.load_table("db.main")
+        return table
 
     def rows(self, table: str = "db.main", **options: Any) -> list[Row]:
         """Return all rows of a table, sorted."""
