@@ -23,6 +23,7 @@ OPTIONAL = {"Daft, bucket by bucket", "Spark, warm, storage-partitioned join"}
         pytest.param(("stream", "engines", "memory", "write", "growth"), id="one process each"),
         pytest.param(("ray", "spark"), id="engines with processes of their own"),
         pytest.param(("writers",), id="eight writers"),
+        pytest.param(("materialization-window", "materialization-hit", "advice"), id="kept rows"),
     ],
 )
 def test_programs_deliver_the_same_rows(tmp_path: Path, cells: tuple[str, ...]) -> None:
