@@ -120,6 +120,22 @@ class FolderClaim:
             self._held.enter_context(held.pop_all())
         self.folder = folder
 
+    def check_free(self) -> None:
+        """Check the user's folder before work whose rows would be computed in vain.
+
+        Raises FolderTaken if it holds another run.
+        """
+        if self.options.resume or self.options.folder_per_run:
+            return
+        folder = self.options.output
+        try:
+            content = read_regular(folder / RUN_FILE, _MAX_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            content = b""
+        record = RunFile(run="", artifacts_uri="", process=os.getpid())  # no name is known yet
+        with making(folder):
+            _check_holds(folder, content, record, FolderTaken, resume=False)
+
     def _claim_stored(self, held: ExitStack, run: Location, folder: Path, record: RunFile) -> None:
         """Claim the folder on the artifacts store.
 

@@ -112,7 +112,7 @@ def run_experiment(
     check_apart(experiment, options)
     samples: Samples = []
     with FolderClaim(_find_only_run(options)) as claim, keeping_run_log() as log:
-        preceding = _build_preceding(options, watcher, log, samples)
+        preceding = _build_preceding(claim, watcher, log, samples)
         claim.options = replace(claim.options, preceding=preceding)
         run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
         run.basis = keep_pins(run.basis)
@@ -219,7 +219,7 @@ def _report(
 
 
 def _build_preceding(
-    options: RunOptions, watcher: Watcher, log: RunLog, samples: Samples
+    claim: FolderClaim, watcher: Watcher, log: RunLog, samples: Samples
 ) -> Preceding:
     """Return the controls of work that precedes the run.
 
@@ -239,8 +239,9 @@ def _build_preceding(
     def watch(collector: Collector) -> Iterator[None]:
         from pipeline_runtime.run.metrics_file import keeping_metrics
 
+        claim.check_free()
         with (
-            _serving(collector, options, watcher),
+            _serving(collector, claim.options, watcher),
             keeping_metrics(collector, None, samples),
             catching_signals(stop, tell),
         ):

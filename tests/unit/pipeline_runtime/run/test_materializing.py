@@ -27,7 +27,7 @@ from pyiceberg.types import LongType
 
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import parse_experiment
-from pipeline_runtime.errors import Interrupted, ManifestError
+from pipeline_runtime.errors import FolderTaken, Interrupted, ManifestError
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.materialization.lookup import Materialization
@@ -204,6 +204,16 @@ def test_a_stopped_run_keeps_the_days_that_it_committed(
         world.run(_Seen(stops_at=15).watcher)  # the rows of the first day
     assert list(world.folder.rglob("spool")) == []
     assert _missing(world.make_ready()) == {"02": "new"}
+
+
+def test_another_runs_folder_is_refused_before_rows_are_computed(world: World) -> None:
+    report = world.folder / "report"
+    report.mkdir()
+    (report / "run.json").write_text("{}")
+    options = RunOptions(output=report, storage_root=str(world.folder))
+    with pytest.raises(FolderTaken):
+        run_experiment(parse_experiment(world.document()), "", options)
+    assert world.caches == []
 
 
 def test_a_plan_of_kept_rows_reads_the_table_alone(world: World) -> None:
