@@ -1,5 +1,6 @@
-"""Data workers in real pods write a table; one is lost, and no row is missing or doubled."""
+"""Data workers in real pods write tables: of files, though one is lost, and of Iceberg."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import duckdb
 import pytest
 import yaml
 from ordered import read_last_summary
+from pyiceberg.catalog.sql import SqlCatalog
 from stage import MOUNT, VOLUME, Stage, condition
 
 from dataset_operator.api import DATA_WORKERS
@@ -14,15 +16,17 @@ from dataset_operator.api import DATA_WORKERS
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NAME = "kept"
+LAKE = "lake.db"  # the catalog, a SQLite file of the volume
 
 
-def on_cluster() -> str:
-    mount = {"name": VOLUME, "mountPath": MOUNT}
-    pod = {
-        "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": VOLUME}}],
-        "containers": [{"name": "ray", "volumeMounts": [mount]}],
-    }
-    mounted = {"template": {"spec": pod}}
+POD = {
+    "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": VOLUME}}],
+    "containers": [{"name": "ray", "volumeMounts": [{"name": VOLUME, "mountPath": MOUNT}]}],
+}
+MOUNTED = {"template": {"spec": POD}}
+
+
+def on_cluster(name: str = NAME, **changed: Any) -> str:
     spec = {
         "storage": {"root": MOUNT},
         "dataset": {"parquet": {"uri": "data/impressions/"}},
@@ -33,13 +37,14 @@ def on_cluster() -> str:
             "partitionBy": ["day"],
             "parquet": {"uri": f"{NAME}/"},
         },
-        "head": mounted,
-        "dataWorkers": {"minReplicas": 2, "maxReplicas": 2, **mounted},
+        "head": MOUNTED,
+        "dataWorkers": {"minReplicas": 2, "maxReplicas": 2, **MOUNTED},
+        **changed,
     }
     document = {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
-        "metadata": {"name": NAME},
+        "metadata": {"name": name},
         "spec": spec,
     }
     return yaml.safe_dump(document)
@@ -63,6 +68,65 @@ def test_data_workers_write_every_row_once_though_one_is_lost(stage: Stage) -> N
     there = read_rows(volume / "data" / "impressions", "where position < 10")
     assert read_rows(volume / NAME) == there
     assert done["output"]["rows"] == len(there)
+
+
+def test_rows_are_kept_and_written_to_iceberg_tables(stage: Stage) -> None:
+    volume = stage.store.volume
+    catalog = {"name": "lake", "type": "Sql", "uri": f"sqlite:///{MOUNT}/{LAKE}"}
+    catalog["warehouse"] = f"file://{MOUNT}/lake"
+    SqlCatalog("lake", uri=f"sqlite:///{volume}/{LAKE}").create_namespace("db")
+    (volume / LAKE).chmod(0o666)  # the pods' user is another one
+    bucketed = {"bucketBy": "user_id", "buckets": 2}
+    manifest = on_cluster(
+        "backfill",
+        catalogs=[catalog],
+        dataset={
+            "parquet": {"uri": "data/impressions/"},
+            "rowKey": ["request_id", "item_id"],
+        },
+        pipeline=[
+            {"filter": {"where": "position < 10"}},
+            {"derive": {"columns": [{"name": "place", "expression": "cast(position as int32)"}]}},
+            {
+                "select": {
+                    "columns": ["request_id", "item_id", "user_id", "place", "clicked", "day"]
+                }
+            },
+            {"materialize": {"iceberg": {"catalog": "lake", "table": "db.cache"}, **bucketed}},
+        ],
+        output={
+            "columns": ["request_id", "place", "clicked", "day"],
+            "iceberg": {"catalog": "lake", "table": "db.out"},
+        },
+        dataWorkers={"minReplicas": 1, "maxReplicas": 1, **MOUNTED},
+    )
+    stage.apply(manifest)
+    done = stage.until("backfill", is_complete)
+
+    status = done["status"]
+    assert [status[field] for field in ("attempt", "failures")] == [1, 0]
+    assert status["usage"]["gpuSeconds"] == 0
+    assert condition(done, "Materialized") is not None
+    kept = status["materialization"]
+    assert (kept["state"], kept["partitions"], kept["completePartitions"]) == ("Miss", 1, 1)
+    read = {each["table"]: each["snapshotId"] for each in status["snapshots"]}
+    assert read == {kept["table"]: kept["snapshotId"]}
+    assert status["output"]["snapshotId"] == find_snapshot(volume, "out")
+    there = read_rows(volume / "data" / "impressions", "where position < 10")
+    assert status["output"]["rows"] == len(there)
+    files = f"{volume}/lake/db/out/data/**/*.parquet"
+    query = f"select request_id, place, clicked, day::varchar from '{files}' order by all"
+    assert duckdb.sql(query).fetchall() == there
+
+
+def find_snapshot(volume: Path, table: str) -> str:
+    """Return a table's snapshot; in its metadata, files have the names that pods have for them."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{volume}/{LAKE}")
+    with catalog.engine.connect() as connection:
+        query = "select metadata_location from iceberg_tables where table_name = ?"
+        [(location,)] = connection.exec_driver_sql(query, (table,)).fetchall()
+    path = volume / location.removeprefix(f"file://{MOUNT}/")
+    return str(json.loads(path.read_text())["current-snapshot-id"])
 
 
 def is_complete(found: dict[str, Any]) -> bool:
