@@ -31,14 +31,21 @@ def test_the_demo_promotes_a_feature_and_rolls_it_back(
         for block in re.findall(r"^```console\n(.*?)^```", page, re.M | re.S)
     )
     _run(*(command for block in before for command in block))
-    first, on_the_fly, staged = map(_load, ("clicks", "clicks-on-the-fly", "clicks-staged"))
+    names = ("clicks", "clicks-on-the-fly", "clicks-kept", "clicks-staged")
+    first, on_the_fly, kept, staged = map(_load, names)
     old_files = _list_files()
     stored = _read("sample.recent", "user_id", "day", "recent_count")
     actions = _read("sample.user_actions", "user_id", "day", "recent_items")
     expected = actions.set_column(2, "recent_count", pc.list_value_length(actions[2]))
     assert _to_set(stored) == _to_set(expected)
     assert stored.num_rows == expected.num_rows
-    assert staged.checksum == on_the_fly.checksum == first.checksum
+    written = _load("recent").output
+    assert written is not None
+    days = ["day=2026-01-07", "day=2026-01-08"]
+    assert list(written.complete_partitions or ()) == days
+    assert len(written.written_partitions or ()) == len(set(actions["day"].to_pylist())) - len(days)
+    assert staged.checksum == kept.checksum == on_the_fly.checksum == first.checksum
+    assert kept.materialization is not None
     assert _auc(staged) == pytest.approx(_auc(on_the_fly), abs=1e-3)
 
     _run(*promoting, *promoted)
