@@ -107,9 +107,26 @@ def test_the_metrics_of_tables_are_read(kept: Materialized | None) -> None:
         assert (found and found.model_dump()) == (kept and kept.model_dump())
 
 
-@pytest.mark.parametrize("as_json", [False, True])
+STEP = {
+    "materialize": {
+        "iceberg": {"catalog": "lake", "table": "db.cache"},
+        "bucketBy": "id",
+        "buckets": 1,
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("as_json", "steps", "mode"),
+    [
+        pytest.param(False, [STEP], "Fail", id="kept rows"),
+        pytest.param(True, [], "OverwritePartitions", id="backfill"),
+    ],
+)
 def test_the_end_of_a_log_names_the_tables_of_a_catalog(
     as_json: bool,
+    steps: list[object],
+    mode: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
@@ -127,16 +144,8 @@ def test_the_end_of_a_log_names_the_tables_of_a_catalog(
         "spec": {
             "catalogs": [{"name": "lake", "type": "Sql", "uri": uri, "warehouse": warehouse}],
             "dataset": {"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
-            "pipeline": [
-                {
-                    "materialize": {
-                        "iceberg": {"catalog": "lake", "table": "db.cache"},
-                        "bucketBy": "id",
-                        "buckets": 1,
-                    }
-                }
-            ],
-            "output": {"iceberg": {"catalog": "lake", "table": "db.out"}},
+            "pipeline": steps,
+            "output": {"mode": mode, "iceberg": {"catalog": "lake", "table": "db.out"}},
         },
     }
     monkeypatch.chdir(tmp_path)
@@ -148,23 +157,26 @@ def test_the_end_of_a_log_names_the_tables_of_a_catalog(
         main()
     assert ended.value.code == 0
     log = "".join(capfd.readouterr()).encode()
-    [cache] = [name for _, name in catalog.list_tables("db") if name.startswith("cache")]
     ids = {
-        name: str(catalog.load_table(f"db.{name}").metadata.current_snapshot_id)
-        for name in ("rows", "out", cache)
+        f"db.{name}": str(catalog.load_table(f"db.{name}").metadata.current_snapshot_id)
+        for _, name in catalog.list_tables("db")
     }
     written, found = parse_lines(log)
     assert written is not None
-    assert (written.rows, written.snapshot_id) == (5, ids["out"])
-    assert {each.table: each.snapshot_id for each in found.snapshots} == {
-        "db.rows": ids["rows"],
-        f"db.{cache}": ids[cache],
-    }
-    assert found.materialization == MaterializationStatus(
-        catalog="lake",
-        table=f"db.{cache}",
-        state="Miss",
-        partitions=1,
-        complete_partitions=1,
-        snapshot_id=ids[cache],
-    )
+    assert (written.rows, written.snapshot_id) == (5, ids.pop("db.out"))
+    assert (written.partitions, written.complete_partitions) == ((None, None) if steps else (1, 1))
+    assert {each.table: each.snapshot_id for each in found.snapshots} == ids
+    caches = [name for name in ids if name.startswith("db.cache")]
+    assert len(caches) == len(steps)
+    kept = found.materialization
+    assert ([kept] if kept else []) == [
+        MaterializationStatus(
+            catalog="lake",
+            table=cache,
+            state="Miss",
+            partitions=1,
+            complete_partitions=1,
+            snapshot_id=ids[cache],
+        )
+        for cache in caches
+    ]

@@ -71,7 +71,7 @@ lastmile_materialization_info{catalog="lake",table="db.cache_1",snapshot_id="",s
 lastmile_materialization_partitions 3
 lastmile_materialization_complete_partitions 1
 """
-# A backfill: rows that are kept, joined and written to a staging table.
+# A writer of a staging table. The stand-in for its driver reports all that any writer may report.
 BACKFILL: dict[str, Any] = {
     "catalogs": [{"name": "lake", "type": "Rest", "uri": "https://catalog/"}],
     "dataset": {"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
@@ -116,7 +116,14 @@ def test_an_experiment_writes_a_table_without_trainers(box: Box, namespace: str)
         await stage.until_gone("RayCluster", (await stage.owner()).ray_cluster)
         status = await stage.status()
         assert status["phase"] == "Complete"
-        assert status["output"] == {"rows": 1000, "files": 3, "bytes": 4096, "snapshotId": "8"}
+        assert status["output"] == {
+            "rows": 1000,
+            "files": 3,
+            "bytes": 4096,
+            "partitions": 3,
+            "completePartitions": 3,
+            "snapshotId": "8",
+        }
         read = {each["table"]: each["snapshotId"] for each in status["snapshots"]}
         assert read == {"db.rows": str(2**63 - 1), "db.cache_1": "7"}
         assert status["materialization"]["completePartitions"] == 3
