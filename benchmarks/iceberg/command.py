@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.iceberg.cells import CELLS, Bench
 from benchmarks.iceberg.report import build_markdown, draw
-from benchmarks.records import Beginning, Document, print_results
+from benchmarks.records import Beginning, Document, write_results
 
 NAME = "iceberg"
 DEFAULT_ROWS = 1_000_000
@@ -36,28 +36,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.cells:
         print(f"{name}:", file=sys.stderr)
         found[name] = _measure(name, bench, arguments)
-    kept = [found[name] for name in CELLS if name in found]
-    results = {
-        "version": 1,
-        "benchmark": NAME,
-        **whole.describe(NAME, arguments),
-        "settings": {
-            "rows": options.rows,
-            "sideRows": bench.main().side_rows(),
-            "largeRows": options.large_rows,
-            "growthRows": options.growth_rows,
-        },
-        "cells": [cell.circumstances for cell in kept],
-        "rows": [row for cell in kept for row in cell.rows],
-    }
-    print_results(NAME, results, options.output, build_markdown, draw)
+        kept = [found[name] for name in CELLS if name in found]
+        results = {
+            "version": 1,
+            "benchmark": NAME,
+            **whole.describe(NAME, arguments),
+            "cells": [cell.circumstances for cell in kept],
+            "rows": [row for cell in kept for row in cell.rows],
+        }
+        # After each cell: a run that is stopped keeps those before.
+        page = write_results(
+            NAME, results, options.output, build_markdown=build_markdown, draw=draw
+        )
+    print(page)
     rows = [row for name in options.cells for row in found[name].rows]
     return 1 if any(row.get("is_met") is False for row in rows) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """The rows of a cell, and when it was measured."""
+    """The rows of a cell; when it was measured, and on how many rows."""
 
     circumstances: Document
     rows: Sequence[Document]
@@ -74,8 +72,14 @@ def _measure(name: str, bench: Bench, arguments: Sequence[str]) -> Measured:
         rows = [{**names, "not_run": " ".join(str(error).split()), "is_met": False}]
     known = beginning.describe(NAME, arguments)
     kept = ("commit", "finishedAt", "minutes", "loadAverage")
+    sizes = {
+        "rows": bench.rows,
+        "sideRows": bench.main().side_rows(),
+        "largeRows": bench.large_rows,
+        "growthRows": bench.growth_rows,
+    }
     return Measured(
-        circumstances={"name": name} | {key: known[key] for key in kept},
+        circumstances={"name": name, **{key: known[key] for key in kept}, **sizes},
         rows=[{"cell": name, **row} for row in rows],
     )
 

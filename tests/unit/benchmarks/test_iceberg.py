@@ -18,6 +18,7 @@ from benchmarks.iceberg.report import build_markdown
 from benchmarks.iceberg.results import build_row
 from benchmarks.iceberg.rounds import Comparison, measure
 
+SIZES = {"rows": 1, "sideRows": 1, "largeRows": 1, "growthRows": 1}
 LAKE, LARGER = Lake(Path("lake"), 10), Lake(Path("larger"), 40)
 A, B, C = (Arm(Program(name, f"peers:{name}"), LAKE) for name in "ABC")
 A_ON_LARGER = Arm(A.program, LARGER)
@@ -123,8 +124,7 @@ def test_the_page_has_a_line_for_each_comparison() -> None:
     rows = measure(comparisons, Machine(missing=(B,)), 2)
     document: dict[str, Any] = {
         **ENVIRONMENT,
-        "settings": {"rows": 1, "sideRows": 1, "largeRows": 1, "growthRows": 1},
-        "cells": [{"name": "some", **ENVIRONMENT}],
+        "cells": [{"name": "some", **ENVIRONMENT, **SIZES}],
         "rows": [{"cell": "some", **row} for row in rows],
     }
     lines = build_markdown(document).splitlines()
