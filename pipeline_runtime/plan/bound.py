@@ -52,6 +52,7 @@ class BoundPlan:
         head: `dataset.where`, if there is one.
         splits: the part of the rows that each role gets.
         columns: those that the consumer takes.
+        is_kept: True if the table has the rows after some steps, as `materialize` has kept them.
     """
 
     table: Source
@@ -60,6 +61,7 @@ class BoundPlan:
     splits: Mapping[str, Sequence[Bound]]
     steps: Sequence[Bound]
     columns: tuple[str, ...]
+    is_kept: bool = False
 
 
 def bind_tables(spec: ExperimentSpec, consumer: Consumer, opening: Opening) -> BoundPlan:
@@ -124,6 +126,7 @@ def read_cache(
         head=(),
         splits={role: _bind_split(spec, schema, role) for role in bound.splits},
         steps=bound.steps[found.place + 1 :],
+        is_kept=True,
     )
 
 

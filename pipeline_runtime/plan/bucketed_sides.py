@@ -9,7 +9,7 @@ same hash, modulo N and modulo M. Part r of g is the side's rows in buckets j â‰
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -82,6 +82,8 @@ class BucketedParts:
     Attributes:
         units: of each part, in the table's order.
         unit_bytes: of the needed columns of each of these units, uncompressed.
+        num_files: files of the side table, for people.
+        partitions: names of partition values of the rows, and of the same values of the units.
         compression: share of these bytes that storage holds.
         files: shares loaded parts with other processes; None if this is the only one.
     """
@@ -93,6 +95,8 @@ class BucketedParts:
     max_bytes: int
     units: tuple[tuple[Unit, ...], ...]
     unit_bytes: tuple[tuple[int, ...], ...]
+    num_files: int = 0
+    partitions: tuple[tuple[str, str], ...] = ()
     compression: float = 1.0
     files: PartFiles | None = None
 
@@ -118,25 +122,49 @@ class BucketedParts:
         units = [unit for part in needed for unit in self.units[part]]
         sizes = {part: self.estimate_bytes(part) for part in needed}
         stored = sum(self.compression * sum(self.unit_bytes[part]) for part in needed)
+        files = len({unit.place for unit in units})
+        largest = max(sizes.values(), default=0)
+        held = min(self.max_bytes, sum(sizes.values()))
         lines = [
-            f"reads {len({unit.place for unit in units})} of "
-            f"{len({unit.place for part in self.units for unit in part})} files of the side table, "
-            f"about {format_bytes(int(stored))}",
-            f"peak memory per reader about {format_bytes(min(self.max_bytes, sum(sizes.values())))}"
-            f", and {format_bytes(min(self.max_bytes, max(sizes.values(), default=0)))} while a "
-            "part is loaded",
+            f"reads {files} of {self.num_files} files of the side table, about "
+            f"{format_bytes(int(stored))}",
+            f"peak memory per reader about {format_bytes(held + min(self.max_bytes, largest))}: "
+            f"{format_bytes(held)} of parts, and as much again as the part that is being loaded",
         ]
         if large := [part for part, size in sizes.items() if size > self.max_bytes]:
             lines.append(
                 f"{len(large)} of {len(sizes)} parts exceed maxBytes ({self.max_bytes:,} bytes) "
                 "and keep their keys alone: their other columns are read again for each chunk"
             )
-        elif (together := NUM_OPEN * max(sizes.values(), default=0)) > self.max_bytes:
+        elif (together := sum(sorted(sizes.values())[-NUM_OPEN:])) > self.max_bytes:
             lines.append(
-                f"{NUM_OPEN} parts that are in use together take {together:,} bytes, more than "
-                f"maxBytes ({self.max_bytes:,} bytes): parts are read more than once"
+                f"{min(NUM_OPEN, len(sizes))} parts that are in use together take {together:,} "
+                f"bytes, more than maxBytes ({self.max_bytes:,} bytes): parts are loaded more than "
+                "once. Raise maxBytes to avoid that"
             )
         return lines
+
+    def narrow(self, row_units: Sequence[Unit]) -> BucketedParts:
+        """Return the parts without the units whose partition no row has."""
+        known = [
+            (theirs, {unit.partition[mine] for unit in row_units})
+            for mine, theirs in self.partitions
+            if all(mine in unit.partition for unit in row_units)
+        ]
+
+        def is_needed(unit: Unit) -> bool:
+            values = unit.partition
+            return all(name not in values or values[name] in found for name, found in known)
+
+        kept = [
+            [pair for pair in zip(part, sizes, strict=True) if is_needed(pair[0])]
+            for part, sizes in zip(self.units, self.unit_bytes, strict=True)
+        ]
+        return replace(
+            self,
+            units=tuple(tuple(unit for unit, _ in part) for part in kept),
+            unit_bytes=tuple(tuple(size for _, size in part) for part in kept),
+        )
 
     def _find_needed(self, row_units: Sequence[Unit]) -> list[int]:
         """Return the parts that rows in these units may match."""

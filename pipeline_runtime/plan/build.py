@@ -24,6 +24,7 @@ from pipeline_runtime.plan.materialized import find_materialization, find_place
 from pipeline_runtime.plan.model import FirstLook, Plan, PlannedStep, Sharing, Stage, StreamPlan
 from pipeline_runtime.plan.predicates import Pushdown, build_pushdown
 from pipeline_runtime.plan.sharing import choose_sharing, shared_after
+from pipeline_runtime.plan.side_table_loading import narrow_step
 from pipeline_runtime.sources import Identity, Opening, Source
 from pipeline_runtime.steps.base import Transform, public_schema
 from pipeline_runtime.steps.binding import number_draws
@@ -106,7 +107,8 @@ def _plan_streams(
 
     def plan(role: str, steps: Sequence[Bound], columns: tuple[str, ...]) -> StreamPlan:
         every = [*bound.head, *bound.splits[role], *steps]
-        return _Stream(spec, consumer, bound.table, bound.schema, every, columns).build(role)
+        stream = _Stream(spec, consumer, bound.table, bound.schema, every, columns, bound.is_kept)
+        return stream.build(role)
 
     streams = {
         role: plan(
@@ -168,6 +170,7 @@ class _Stream:
     schema: pa.Schema
     bound: list[Bound]
     columns: tuple[str, ...]
+    is_kept: bool
 
     def build(self, role: str) -> StreamPlan:
         options, shuffle = self.spec.pipeline_options, self.consumer.shuffle(role)
@@ -186,6 +189,8 @@ class _Stream:
         sharing = choose_sharing(
             self.spec.dataset, read_schema, stored, deduplication=options.debug.deduplication
         )
+        if not self.is_kept:  # else the steps know the partitions of another table
+            steps = [narrow_step(step, scan.units) for step in steps]
         stages = _fuse(_annotate(steps, push, after), fusion=options.debug.fusion)
         is_apart = any(stage.steps for stage in stages[1:])  # rows between tasks are flat
         request_columns = () if is_apart else self._request_columns(steps, sharing)

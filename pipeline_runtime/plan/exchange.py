@@ -178,6 +178,7 @@ class Exchange:
             key=self.key,
             num_row_buckets=self.num_row_buckets,
             max_bytes=self.max_bytes,
+            num_files=len({unit.place for unit in units}),
             units=tuple(map(tuple, parts)),
             unit_bytes=tuple(tuple(unit.num_bytes for unit in part) for part in parts),
         )

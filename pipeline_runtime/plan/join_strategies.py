@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipeline_runtime.errors import SourceError
+from pipeline_runtime.formatting import format_bytes
 from pipeline_runtime.plan.bucketed_sides import INDEX_BYTES_PER_ROW
 from pipeline_runtime.sources import Bucketing, Unit
 from pipeline_runtime.steps.base import SideTableRequest
@@ -46,6 +47,15 @@ class SideFacts:
     stored_bytes: int
     units: Sequence[Unit]
 
+    def describe(self) -> tuple[str, str]:
+        """Return the work and the memory of a table that is read as a whole, for people."""
+        files = len({unit.place for unit in self.units})
+        index = INDEX_BYTES_PER_ROW * sum(unit.num_rows for unit in self.units)
+        return (
+            f"reads {files} files of the side table, about {format_bytes(self.stored_bytes)}",
+            f"peak memory per reader about {format_bytes(self.num_bytes + index)}",
+        )
+
     def bytes_of_parts(self, num_parts: int) -> list[int]:
         """Return the size in memory of each part of so many, if all rows are equally large."""
         rows = [0] * num_parts
@@ -75,16 +85,17 @@ class JoinChoice:
 
     def describe(self) -> tuple[str, ...]:
         """Return the choice as lines for people."""
-        line = f"strategy {self.strategy}"
+        line = f"strategy {self.strategy}: each worker has the whole side table in memory"
         if self.strategy == "Bucket":
-            line += (
-                f": N = {self.num_row_buckets} buckets of the rows, M = {self.num_side_buckets} of "
-                f"the side table, g = {self.num_parts} parts"
+            line = (
+                f"strategy Bucket: N = {self.num_row_buckets} buckets of the rows, "
+                f"M = {self.num_side_buckets} of the side table, so g = {self.num_parts} parts, "
+                "which a worker loads when rows need them"
             )
         elif self.strategy == "Exchange":
-            line += (
-                f": the side table is read once and written to {self.num_parts} parts, for the "
-                f"{self.num_row_buckets} buckets of the rows"
+            line = (
+                f"strategy Exchange: the side table is read once and written to {self.num_parts} "
+                f"parts, for the {self.num_row_buckets} buckets of the rows"
             )
         return (line, *(f"not {name}: {reason}" for name, reason in self.reasons.items()))
 
@@ -104,12 +115,14 @@ def choose_strategy(request: SideTableRequest, side: SideFacts) -> JoinChoice:
                 f"must be a strategy that the tables allow, got {wanted}, but {reasons[wanted]}",
                 "strategy",
             )
-        return _build_choice(wanted, request, side, {})
+        others = {name: f"the step asks for {wanted}" for name in _STRATEGIES if name != wanted}
+        return _build_choice(wanted, request, side, others)
     possible = [name for name in _STRATEGIES if name not in reasons]
     if not possible and request.where is None:
         raise SourceError(_explain_refusal(request, side, reasons))
     chosen: Strategy = next(iter(possible), "Broadcast")  # `where` may leave little enough
-    choice = _build_choice(chosen, request, side, reasons)
+    unneeded = {name: _UNNEEDED[chosen] for name in possible if name != chosen}
+    choice = _build_choice(chosen, request, side, reasons | unneeded)
     if chosen == "Bucket" and "Exchange" in possible:
         largest = max(side.bytes_of_parts(choice.num_parts))
         if largest > request.max_bytes:
@@ -119,6 +132,14 @@ def choose_strategy(request: SideTableRequest, side: SideFacts) -> JoinChoice:
             )
             return _build_choice("Exchange", request, side, reasons)
     return choice
+
+
+# Why Auto takes no later strategy than the one that it takes.
+_UNNEEDED: Mapping[Strategy, str] = {
+    "Broadcast": "it is not needed, because the whole side table fits in maxBytes",
+    "Bucket": "it is not needed, because both tables have buckets by the key",
+    "Exchange": "it is not needed",
+}
 
 
 def _find_reasons(request: SideTableRequest, side: SideFacts) -> dict[Strategy, str]:

@@ -7,8 +7,10 @@ side tables are broadcast, else once by each worker process.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -18,6 +20,7 @@ from pipeline_runtime.errors import SourceError
 from pipeline_runtime.plan.bucketed_sides import BucketedParts, SideRows
 from pipeline_runtime.plan.exchange import Exchange, ExchangedParts
 from pipeline_runtime.plan.join_strategies import JoinChoice, SideFacts, choose_strategy
+from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.sources import (
     Opening,
     Predicate,
@@ -107,6 +110,9 @@ def build_side_table(request: SideTableRequest, table: Source, *place: object) -
     # Stays the same when the table is rewritten; its version changes.
     place = (*place, loader.columns, loader.where, choice.strategy, choice.num_parts)
     digest = _hash(place, table.version(scan.units))
+    notes = choice.describe()
+    if choice.strategy == "Broadcast":
+        notes = (*notes, *facts.describe())
     has_buckets = request.bucketing or table.bucketing or request.strategy != "Auto"
     return SideTable(
         digest=digest,
@@ -117,7 +123,7 @@ def build_side_table(request: SideTableRequest, table: Source, *place: object) -
         load=loader,
         place=_hash(place),
         parts=_build_parts(choice, request, facts, loader, digest),
-        notes=choice.describe() if has_buckets else (),
+        notes=notes if has_buckets else (),
     )
 
 
@@ -155,6 +161,8 @@ def _build_parts(
         key=choice.key,
         num_row_buckets=choice.num_row_buckets,
         max_bytes=request.max_bytes,
+        num_files=len({unit.place for unit in loader.scan.units}),
+        partitions=_find_shared(request, facts),
         compression=facts.stored_bytes / max(1, facts.num_bytes),
         units=tuple(map(tuple, parts)),
         unit_bytes=tuple(
@@ -164,6 +172,39 @@ def _build_parts(
     if request.where is None:
         bucketed.check_keys()
     return bucketed
+
+
+def narrow_step(step: PlannedStep, row_units: Sequence[Unit]) -> PlannedStep:
+    """Return a join that only reads its side table's partitions that rows in these units have."""
+    side = step.transform.side_table
+    if side is None or not isinstance(side.parts, BucketedParts):
+        return step
+    parts = side.parts.narrow(row_units)
+    if parts.units == side.parts.units:
+        return step
+    places = [(unit.place, unit.index) for part in parts.units for unit in part]
+    # Training and evaluation may need other partitions: each has indices of its own.
+    narrowed = replace(
+        side,
+        digest=_hash(side.digest, places),
+        place=_hash(side.place, places),
+        num_rows=sum(unit.num_rows for part in parts.units for unit in part),
+        parts=parts,
+    )
+    return replace(step, transform=replace(cast(Any, step.transform), side_table=narrowed))
+
+
+def _find_shared(request: SideTableRequest, side: SideFacts) -> tuple[tuple[str, str], ...]:
+    """Return the names of partition values that are equal on both sides if the keys are."""
+    if request.bucketing is None or side.bucketing is None:
+        return ()
+    keys = set(zip(request.left_keys, request.right_keys, strict=True))
+    return tuple(
+        (mine.name, theirs.name)
+        for mine in request.bucketing.partitions
+        for theirs in side.bucketing.partitions
+        if mine.transform == theirs.transform and (mine.column, theirs.column) in keys
+    )
 
 
 def _predicates(where: str | None, schema: pa.Schema) -> list[Predicate]:

@@ -49,16 +49,30 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionField:
+    """A value of `Unit.partition`, by its name, and the function of a column that it is.
+
+    A unit that has a value of this name has it by this very function.
+    """
+
+    name: str
+    column: str
+    transform: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bucketing:
     """The buckets that a table is stored in: `bucketing.bucket` of a column.
 
     Attributes:
         column: the column by whose values rows are in buckets.
         num_buckets: number of buckets, which are numbered from 0.
+        partitions: other fields by which the table is partitioned.
     """
 
     column: str
     num_buckets: int
+    partitions: tuple[PartitionField, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,12 @@ def _follow(bucketing: Bucketing | None, transform: Transform) -> Bucketing | No
     name = transform.find_output(bucketing.column) if bucketing is not None else None
     if bucketing is None or name is None:
         return None
-    return dataclasses.replace(bucketing, column=name)
+    partitions = [
+        dataclasses.replace(field, column=found)
+        for field in bucketing.partitions
+        if (found := transform.find_output(field.column)) is not None
+    ]
+    return dataclasses.replace(bucketing, column=name, partitions=tuple(partitions))
 
 
 def number_draws(transforms: Sequence[Transform]) -> tuple[Transform, ...]:

@@ -6,8 +6,9 @@ groups, and makes units of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,7 +18,7 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.iceberg.catalogs import asking_catalog
-from pipeline_runtime.sources.base import Bucketing
+from pipeline_runtime.sources.base import Bucketing, PartitionField
 from pipeline_runtime.sources.iceberg.deletes import DeleteFile
 from pipeline_runtime.sources.iceberg.schemas import id_of
 
@@ -87,8 +88,22 @@ class Planner:
         return self.metadata.schema()
 
     def find_bucketing(self) -> Bucketing | None:
-        """Return the first bucket field of the table's current partition spec."""
-        return self._bucket[1] if self._bucket else None
+        """Return the first bucket field of the table's current partition spec, with the others."""
+        if self._bucket is None:
+            return None
+        return replace(self._bucket[1], partitions=tuple(self._find_partitions()))
+
+    def _find_partitions(self) -> Iterator[PartitionField]:
+        """Yield the fields that have one meaning in all partition specs, except for the bucket."""
+        names = {column.field_id: column.name for column in self.schema.fields}
+        meanings = defaultdict[str, set[tuple[int, str]]](set)
+        for spec in self.metadata.partition_specs:
+            for part in spec.fields:
+                meanings[part.name].add((part.source_id, str(part.transform)))
+        for name, found in meanings.items():
+            (source_id, transform), *others = found
+            if not others and source_id in names and transform != "void":
+                yield PartitionField(name=name, column=names[source_id], transform=transform)
 
     @property
     def is_clustered(self) -> bool:
