@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 from pipeline_runtime.config import Training
+from pipeline_runtime.errors import TrainingError
 
 _DIGEST_CHARS = 16  # of a SHA-256, as of the run's hash
 
@@ -23,7 +24,8 @@ def digest_code(training: Training) -> str | None:
     try:
         path = _find_file(training)
         content = path.read_bytes() if path and path.is_file() else None
-    except (ImportError, ValueError, OSError):  # such as a package that is no module
+    # Such as a package that is no module; a missing script is refused by `check_program`.
+    except (ImportError, ValueError, OSError, TrainingError):
         return None
     return None if content is None else hashlib.sha256(content).hexdigest()[:_DIGEST_CHARS]
 

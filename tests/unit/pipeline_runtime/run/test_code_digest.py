@@ -41,6 +41,7 @@ def test_another_file_has_another_digest(folder: Path, training: dict[str, str],
         pytest.param({}, id="built-in"),
         pytest.param({"model": "nobody.has_this:build"}, id="no-module"),
         pytest.param({"model": "sys:exit"}, id="no-file"),
+        pytest.param({"script": "nowhere.py"}, id="no-script"),
     ],
 )
 def test_other_code_has_no_digest(training: dict[str, str]) -> None:
