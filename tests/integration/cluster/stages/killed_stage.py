@@ -144,11 +144,18 @@ class WatchfulRay(StandInRay):
 
     Attributes:
         doubled: drivers that were submitted while another one of the experiment ran.
+        lost: the jobs of lost heads. This server stands for every head, but a pass that observed
+            a lost head submits to the address of that head, where nothing answers any more.
     """
 
     doubled: list[str] = field(default_factory=list)
+    lost: set[str] = field(default_factory=set)
 
     async def _submit(self, request: web.Request) -> web.Response:
+        if (await request.json())["submission_id"] in self.lost:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
         known = set(self.jobs)
         response = await StandInRay._submit(self, request)
         for name in set(self.jobs) - known:
@@ -168,6 +175,7 @@ class WatchfulRay(StandInRay):
         """Forget the experiment's jobs, as when its head is lost."""
         for name in [name for name in self.jobs if name.startswith(f"{stem}-")]:
             del self.jobs[name]
+            self.lost.add(name)
 
 
 # --- experiments ---------------------------------------------------------------------------------
