@@ -1,4 +1,4 @@
-"""Data workers in real pods write tables: of files, though one is lost, and of Iceberg."""
+"""Data workers in real pods write Parquet files, though one is lost, and Iceberg tables."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_rows_are_kept_and_written_to_iceberg_tables(stage: Stage) -> None:
     (volume / LAKE).chmod(0o666)  # the pods' user is another one
     bucketed = {"bucketBy": "user_id", "buckets": 2}
     manifest = on_cluster(
-        "backfill",
+        "kept-rows",
         catalogs=[catalog],
         dataset={
             "parquet": {"uri": "data/impressions/"},
@@ -95,13 +95,14 @@ def test_rows_are_kept_and_written_to_iceberg_tables(stage: Stage) -> None:
             {"materialize": {"iceberg": {"catalog": "lake", "table": "db.cache"}, **bucketed}},
         ],
         output={
-            "columns": ["request_id", "place", "clicked", "day"],
+            "columns": ["request_id", "user_id", "place", "clicked"],
+            "partitionBy": ["day"],
             "iceberg": {"catalog": "lake", "table": "db.out"},
         },
         dataWorkers={"minReplicas": 1, "maxReplicas": 1, **MOUNTED},
     )
     stage.apply(manifest)
-    done = stage.until("backfill", is_complete)
+    done = stage.until("kept-rows", is_complete)
 
     status = done["status"]
     assert [status[field] for field in ("attempt", "failures")] == [1, 0]
@@ -117,6 +118,32 @@ def test_rows_are_kept_and_written_to_iceberg_tables(stage: Stage) -> None:
     files = f"{volume}/lake/db/out/data/**/*.parquet"
     query = f"select request_id, place, clicked, day::varchar from '{files}' order by all"
     assert duckdb.sql(query).fetchall() == there
+
+    fill = on_cluster(
+        "backfill",
+        catalogs=[catalog],
+        dataset={
+            "iceberg": {"catalog": "lake", "table": "db.out"},
+            "rowKey": ["request_id", "place"],
+        },
+        pipeline=[{"derive": {"columns": [{"name": "is_first", "expression": "place = 0"}]}}],
+        output={
+            "mode": "OverwritePartitions",
+            "columns": ["request_id", "place", "is_first"],
+            "partitionBy": ["day"],
+            "iceberg": {"catalog": "lake", "table": "db.staging"},
+        },
+        dataWorkers={"minReplicas": 1, "maxReplicas": 1, **MOUNTED},
+    )
+    stage.apply(fill)
+    filled = stage.until("backfill", is_complete)["status"]
+    days = len({day for *_, day in there})
+    assert [filled["output"][f] for f in ("partitions", "completePartitions")] == [days, days]
+    assert filled["output"]["snapshotId"] == find_snapshot(volume, "staging")
+    files = f"{volume}/lake/db/staging/data/**/*.parquet"
+    query = f"select request_id, place, is_first, day::varchar from '{files}' order by all"
+    expected = [(request, place, place == 0, day) for request, place, _, day in there]
+    assert duckdb.sql(query).fetchall() == sorted(expected)
 
 
 def find_snapshot(volume: Path, table: str) -> str:
