@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pipeline_runtime.deadline import call_in_time
-from pipeline_runtime.errors import OutputError, OutputRefused
+from pipeline_runtime.errors import OutputError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -158,9 +158,9 @@ class _Attempts:
         before()
         try:
             transaction = self.stage(found)
-        except OutputRefused as error:
-            if self.unknown:
-                raise self._give_up(str(error), self.num_silent, error) from error
+        except Exception as error:
+            if self._may_land(found):
+                raise self._give_up("it was not tried again", self.num_silent, error) from error
             raise
         try:
             self._send(transaction)
@@ -209,6 +209,16 @@ class _Attempts:
             return self._land(snapshot)
         _discard(transaction)
         return error
+
+    def _may_land(self, table: Table | None) -> bool:
+        """Return whether the catalog may yet carry out an attempt that it did not answer.
+
+        It does not once another snapshot is the newest: attempts assert the one that they replace.
+        """
+        newest = table.current_snapshot() if table else None
+        head = newest.snapshot_id if newest else None
+        producers = (_producers(transaction)[-1] for transaction in self.unknown)
+        return any(producer._parent_snapshot_id == head for producer in producers)
 
     def _load(self) -> Table | Exception | None:
         """Load the table; return the error if the catalog, of whatever kind, does not answer."""

@@ -146,7 +146,8 @@ class Materialization(Completeness):
 def name_partition(key: str) -> str:
     """Return the key of a partition for people, such as `day=2026-01-01`."""
     values = json.loads(key)
-    return "/".join(f"{name}={value}" for name, value in values.items()) or "the whole table"
+    texts = {name: "null" if value is None else value for name, value in values.items()}
+    return "/".join(f"{name}={text}" for name, text in texts.items()) or "the whole table"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,11 +223,12 @@ def find_orphans(catalog: Catalog, name: str, min_age: timedelta = ORPHAN_AGE) -
         files = _list_files(found, min_age)
         # Loaded after the files were listed: what was committed meanwhile is in use.
         table = catalog.load_table(name)
-        used = {_parse(table, path) for path in _list_used(table)}
+        # By their names, which are unique: a folder has several URIs, such as that of a link.
+        used = {path.rpartition("/")[2] for path in _list_used(table)}
         sizes = {
             info.path: info.size
             for info in files.filesystem.get_file_info(
-                [path for path in files.paths if path not in used]
+                [path for path in files.paths if path.rpartition("/")[2] not in used]
             )
             if info.type == pafs.FileType.File
         }

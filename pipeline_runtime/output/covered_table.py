@@ -56,6 +56,18 @@ class CoveredTable(IcebergTable):
         table = self._load()
         return frozenset(self.covered if table is None else self._find_missing(table))
 
+    def find_lost(self) -> frozenset[str]:
+        """Return the partitions of the commit of which the table knows nothing any more."""
+        table = self._load()
+        with self._asking("read its coverage"):
+            return frozenset(self.covered.keys() - (read_coverage(table) if table else {}))
+
+    def abandon(self, run: str) -> bool:
+        """See `destination.Destination`. Each commit is staged in a folder of its own."""
+        is_abandoned = IcebergTable.abandon(self, run)
+        self.stage(run).parent().remove_if_empty()
+        return is_abandoned
+
     def _find_missing(self, table: Table) -> dict[str, Change]:
         with self._asking("read its coverage"):
             return find_missing(self.covered, read_coverage(table), lambda *_: False)

@@ -19,6 +19,8 @@ COMMITS_FOLDER = "commits"
 REPLACED_FOLDER = "replaced"
 STAGING_FOLDER = "_staging"
 
+_BACKFILL = "backfill_"  # no run has such a name
+
 _TOKEN_BYTES = 6
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -31,6 +33,17 @@ def make_token() -> str:
 def is_plain(name: str) -> bool:
     """Return whether a name that was read from a store is a file in the folder it is to be in."""
     return _PLAIN.fullmatch(name) is not None
+
+
+def name_backfill(run: str) -> str:
+    """Return the beginning of the names of the folders in which a backfill stages its commits."""
+    return f"{_BACKFILL}{run}_"
+
+
+def split_backfill(folder: str) -> tuple[str, str] | None:
+    """Return the run of a folder in which a backfill stages a commit, and the rest of its name."""
+    run, _, rest = folder.removeprefix(_BACKFILL).rpartition("_")
+    return (run, rest) if folder.startswith(_BACKFILL) else None
 
 
 def name_chunk(group: int, chunk: int) -> str:

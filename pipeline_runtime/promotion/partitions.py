@@ -52,7 +52,7 @@ class PartitionChoice:
                         f"--partition: must be NAME=VALUE, or several of different names with "
                         f"commas, got {text!r}. Write it like day=2026-01-01"
                     )
-                fields[name] = value if value == _NULL else _encode(unquote(value))
+                fields[name] = value if value == _NULL else encode_value(unquote(value))
             wanted.append(fields)
         return cls(wanted=tuple(wanted))
 
@@ -134,12 +134,14 @@ def _name_values(table: Table, file: DataFile) -> list[tuple[str, str]]:
         known = next(each for each in schemas if field.source_id in each.field_ids)
         value = file.partition[position]
         text = field.transform.to_human_string(known.find_type(field.source_id), value)
-        named.append((field.name, _NULL if value is None else _encode(text)))
+        named.append((field.name, encode_value(None if value is None else text)))
     return named
 
 
-def _encode(text: str) -> str:
-    """Return the text of a value that `PartitionChoice.parse` reads; no null has it."""
+def encode_value(text: str | None) -> str:
+    """Return the text of a value that `PartitionChoice.parse` reads; a null has one of its own."""
+    if text is None:
+        return _NULL
     if text == _NULL:
         return "%6Eull"
     return text.replace("%", "%25").replace(",", "%2C")

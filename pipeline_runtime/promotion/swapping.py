@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pipeline_runtime.errors import OutputError, OutputRefused
+from pipeline_runtime.errors import LastmileError, OutputError, OutputRefused
 from pipeline_runtime.iceberg.catalogs import ask_catalog
 from pipeline_runtime.iceberg.commits import (
     CommitKey,
@@ -99,23 +99,25 @@ def swap_files(
     try:
         for _ in range(_MAX_PLANS):
             table = ask_catalog(f"{name}: cannot load the table", lambda: catalog.load_table(name))
-            swap = plan(table, rewriter)
+            stage = _build_stage(plan(table, rewriter), key, choice)
+            # Also after Ctrl-C: the catalog may have been asked to carry the commit out.
+            needed = set(rewriter.paths)
             try:
-                committed = commit_change(
-                    catalog, name, key, _build_stage(swap, key, choice), retrying=retrying
-                )
+                committed = commit_change(catalog, name, key, stage, retrying=retrying)
+            except CommitUnknown:
+                raise
+            except LastmileError:
+                needed = set()
+                raise
             except _Moved:
+                needed = set()
                 continue
-            needed = set(rewriter.paths)  # whatever happens from here on
             needed = _find_added(catalog, name, committed.snapshot_id)
             return committed
         raise OutputError(
             f"{name}: other writers changed the chosen partitions during each of {_MAX_PLANS} "
             "attempts. Nothing was changed; try again when they pause"
         )
-    except CommitUnknown:
-        needed = set(rewriter.paths)
-        raise
     finally:
         if table is not None:
             remove_files(table.io, [path for path in rewriter.paths if path not in needed])

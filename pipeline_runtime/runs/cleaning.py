@@ -33,7 +33,7 @@ from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.runs.listing import UNFINISHED, ListedRun
 from pipeline_runtime.runs.locate import LATEST, RUN_FILE, is_run_name
 from pipeline_runtime.runs.locking import is_at, is_locked, locking
-from pipeline_runtime.runs.tables import release_tables
+from pipeline_runtime.runs.tables import list_commits, release_tables
 from pipeline_runtime.sources.filesystem import Location, open_location
 from pipeline_runtime.sources.stores import asking, find_info
 
@@ -261,7 +261,8 @@ def _measure(run: ListedRun, rule: CleaningRule) -> Deletion | None:
     if rule.only_checkpoints:
         folders = tuple(folder.join(CHECKPOINTS_FOLDER) for folder in folders)
     else:
-        folders = (*folders, *_find_staging(run))
+        commits = (place for folder in folders for place in list_commits(folder))
+        folders = (*folders, *_find_staging(run), *commits)
     found = tuple(folder for folder in folders if _exists(folder))
     if not found:
         return None

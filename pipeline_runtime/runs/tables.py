@@ -65,9 +65,18 @@ def release_tables(run: ListedRun) -> str | None:
                 pin.kept_by for other in _list_others(folder) for pin in read_pins(other) or ()
             }
             remove_tags(catalogs, [pin for pin in kept if pin.kept_by not in others])
-        if reason := _abandon_output(run, folder, catalogs):
-            return reason
+        for staged in (folder, *list_commits(folder)):
+            if reason := _abandon_output(run, staged, catalogs):
+                return reason
     return None
+
+
+def list_commits(folder: Location) -> Iterator[Location]:
+    """Yield the folders beside that of a run in which it staged the commits of a backfill."""
+    first = names.name_backfill(folder.path.rstrip("/").rpartition("/")[2])
+    for other in _list_others(folder):
+        if other.path.rpartition("/")[2].startswith(first):
+            yield other
 
 
 def _find_catalogs(run: ListedRun) -> Iterator[Catalog]:

@@ -175,6 +175,12 @@ def _find_backfill_problems(spec: ExperimentSpec, columns: tuple[str, ...]) -> I
     if absent := [key for key in keys if key not in columns]:
         message = f"must have the columns of dataset.rowKey, but lacks {', '.join(absent)}. Add it"
         yield _problem("columns", message)
+    if (place := _find_own_source(spec)) is not None:
+        message = (
+            f"must be another table than that of {place}, whose rows each commit would change, so "
+            "that no partition would stay complete. Name another table"
+        )
+        yield _problem("iceberg.table", message)
     for index, step in enumerate(spec.pipeline):
         if step.kind == "materialize":
             message = (
@@ -182,6 +188,17 @@ def _find_backfill_problems(spec: ExperimentSpec, columns: tuple[str, ...]) -> I
                 "itself. Remove the step"
             )
             yield Problem(path=f"spec.pipeline[{index}]", message=message)
+
+
+def _find_own_source(spec: ExperimentSpec) -> str | None:
+    """Return the field that reads the table that is written; None if none does."""
+    read = {f"spec.pipeline[{i}]": s.config.find_side_table() for i, s in enumerate(spec.pipeline)}
+    target = spec.output.iceberg if spec.output else None
+    for place, side in {"spec.dataset": spec.dataset, **read}.items():
+        source = side.iceberg if side else None
+        if source and target and (source.catalog, source.table) == (target.catalog, target.table):
+            return place
+    return None
 
 
 def _describe_iceberg(output: Output, plan: Plan) -> str:

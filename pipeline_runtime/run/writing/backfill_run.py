@@ -8,14 +8,14 @@ a table at a time; what another one has committed meanwhile is not committed aga
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pipeline_runtime.config import DatasetExperiment, run_config, run_hash
-from pipeline_runtime.errors import OutputRefused
+from pipeline_runtime.errors import OutputRefused, StoreError
 from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.materialization.backfill import Backfill
 from pipeline_runtime.materialization.lookup import name_partition
@@ -23,12 +23,13 @@ from pipeline_runtime.materialization.tables import ORPHAN_AGE
 from pipeline_runtime.output.covered_table import AlreadyCovered
 from pipeline_runtime.output.iceberg import IcebergTable
 from pipeline_runtime.output.job import Job, Progress, Target, add_progress, open_job
-from pipeline_runtime.output.names import make_token
+from pipeline_runtime.output.names import make_token, name_backfill, split_backfill
 from pipeline_runtime.output.records import RunRecord
 from pipeline_runtime.output.staging_table import StagingTable, open_staging_table
 from pipeline_runtime.plan import build_plan
-from pipeline_runtime.promotion.partitions import PartitionChoice
+from pipeline_runtime.promotion.partitions import PartitionChoice, encode_value
 from pipeline_runtime.run.consumers import Claim, Control, Reading, RunBasis
+from pipeline_runtime.run.folders import parse_run_hash
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commits
 from pipeline_runtime.run.pinning import find_pins
@@ -94,22 +95,33 @@ def _choose(found: Backfill, texts: Sequence[str]) -> frozenset[str]:
     """Return the partitions that the user names, or else all. Raises OutputRefused."""
     values = {
         key: {
-            name: "null" if value is None else str(value) for name, value in json.loads(key).items()
+            name: encode_value(None if value is None else str(value))
+            for name, value in json.loads(key).items()
         }
         for key in found.wanted
     }
     for text in texts:
         choice = PartitionChoice.parse([text])
         if not any(choice.matches(each) for each in values.values()):
-            names = [name_partition(key) for key in sorted(values)]
-            more = f" and {len(names) - _MAX_SHOWN:,} more" if len(names) > _MAX_SHOWN else ""
+            names = _name_some(_name_choice(values[key]) for key in sorted(values))
             raise OutputRefused(
                 f"--partition: must choose a partition of the source, got {text!r}, but the "
-                f"manifest reads {', '.join(names[:_MAX_SHOWN]) or 'none'}{more}. Correct it, or "
-                "spec.dataset.where"
+                f"manifest reads {names}. Correct it, or spec.dataset.where"
             )
     choice = PartitionChoice.parse(texts)
     return frozenset(key for key, each in values.items() if choice.matches(each))
+
+
+def _name_choice(values: Mapping[str, str]) -> str:
+    """Return the text that chooses a partition by `--partition`."""
+    return ",".join(f"{name}={value}" for name, value in values.items()) or "the whole table"
+
+
+def _name_some(names: Iterable[str]) -> str:
+    """Return the first names, and the number of the others."""
+    found = list(names)
+    more = f" and {len(found) - _MAX_SHOWN:,} more" if len(found) > _MAX_SHOWN else ""
+    return f"{', '.join(found[:_MAX_SHOWN]) or 'none'}{more}"
 
 
 class BackfillRun(WritingRun):
@@ -142,6 +154,7 @@ class BackfillRun(WritingRun):
         self._complete = sorted(chosen - set(missing))
         self._written: list[str] = []
         self._snapshot_id = ""
+        self._run = basis.run_location.path.rstrip("/").rpartition("/")[2]
 
     @property
     def intro(self) -> Iterator[str]:
@@ -164,8 +177,18 @@ class BackfillRun(WritingRun):
             self.progress.num_complete_partitions += len(done)
             names = ", ".join(map(name_partition, sorted(keys)))
             control.show(Reading(notes=(f"complete: {names}",)))
+        self._check_kept()
         self.progress.phase = "Committed"
         on_progress(self.progress)
+
+    def _check_kept(self) -> None:
+        """Raise StoreError if rows of this run are gone, so that it does not end as complete."""
+        if lost := self._open_table(frozenset(self._missing)).find_lost():
+            raise StoreError(
+                f"{self.target.name}: must have the partitions of this run until it ends, but "
+                f"another program has changed or deleted the table, and {len(lost):,} of them are "
+                f"not known any more: {_name_some(map(name_partition, sorted(lost)))}. Run again"
+            )
 
     def _commit(self, keys: frozenset[str], control: Control) -> None:
         """Write some partitions, and commit them. Raises AlreadyCovered if another run did."""
@@ -209,24 +232,21 @@ class BackfillRun(WritingRun):
         )
         return open_job(
             replace(self.target, destination=table),
-            f"{self._prefix}{datetime.now(UTC):{MOMENT}}-{record.id}",
+            f"{name_backfill(self._run)}{datetime.now(UTC):{MOMENT}}-{record.id}",
             record,
             is_mine=lambda name: False,
             resume=False,
             claim=lambda name: None,
         )
 
-    @property
-    def _prefix(self) -> str:
-        """The beginning of the names of the folders in which commits are staged."""
-        return f"backfill_{self.basis.run_hash}-"  # no name of a run
-
     def _sweep(self) -> None:
         """Remove what runs left that were killed a day ago or longer."""
         table = self._open_table(frozenset())
-        before = f"{self._prefix}{datetime.now(UTC) - ORPHAN_AGE:{MOMENT}}"
+        before = f"{datetime.now(UTC) - ORPHAN_AGE:{MOMENT}}"
         for name in table.list_runs():
-            if name.startswith(self._prefix) and name < before:
+            run, began = split_backfill(name) or ("", "")
+            # The table of another manifest may be another one.
+            if began < before and parse_run_hash(run) == self.basis.run_hash:
                 table.abandon(name)
 
     def _describe_table(self) -> dict[str, Any]:

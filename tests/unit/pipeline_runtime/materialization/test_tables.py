@@ -9,6 +9,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetLocationUpdate
 
 from pipeline_runtime.errors import SourceError
 from pipeline_runtime.materialization.coverage import (
@@ -134,3 +135,14 @@ def test_orphans_are_the_files_of_no_snapshot(catalog: SqlCatalog, tmp_path: Pat
     assert ({Path(path) for path in found.paths}, found.num_bytes) == (orphans, 10)
     found.delete()
     assert _list_files(tmp_path) == before - orphans
+
+
+def test_files_under_another_name_of_the_folder_are_used(
+    catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    table = _create(catalog, _recipe())
+    (tmp_path / "alias").symlink_to(tmp_path / "lake")
+    moved = SetLocationUpdate(location=table.location().replace("/lake/", "/alias/"))
+    catalog.commit_table(table, (), (moved,))
+    name = name_table("db.cache", _recipe())
+    assert find_orphans(catalog, name, timedelta(0)).paths == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -286,6 +287,36 @@ def test_unknown_outcome_deletes_no_file(scripted: PromotionLake) -> None:
     with pytest.raises(CommitUnknown):
         lake.promote(staging, retrying=AT_ONCE)
     assert (lake.rows(), len(lake.stored())) == (rows, 2 * len(stored))
+
+
+def test_interrupted_commit_keeps_its_files(scripted: PromotionLake) -> None:
+    lake = scripted
+    staging = lake.create_staging("db.ctr", feature_rows(main_rows()))
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt  # while the catalog carries the commit out
+
+    script(lake).after = [interrupt]
+    with pytest.raises(KeyboardInterrupt):
+        lake.promote(staging, retrying=AT_ONCE)
+    assert texts(lake.rows()) == expect(main_rows(), feature_rows(main_rows()), [DAY_1, DAY_2])
+
+
+def test_failure_after_a_lost_answer_deletes_no_file(scripted: PromotionLake) -> None:
+    lake = scripted
+    staging = lake.create_staging("db.ctr", feature_rows(main_rows()))
+    stored, snapshot = lake.stored(), lake.main.current_snapshot()
+    assert snapshot is not None
+    manifests = Path(snapshot.manifest_list.removeprefix("file://"))
+
+    def lose_answer_and_store() -> None:
+        manifests.rename(manifests.with_suffix(".gone"))
+        lose_answer()
+
+    script(lake).before = [lose_answer_and_store]
+    with pytest.raises(CommitUnknown):
+        lake.promote(staging, retrying=AT_ONCE)
+    assert len(lake.stored()) == 2 * len(stored)
 
 
 def _build(lake: PromotionLake, rows: Sequence[Row], **options: Any) -> StagingTable:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from facts import assert_told
@@ -20,7 +23,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
-from pyiceberg.types import LongType, NestedField, TimestampType
+from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 from written_iceberg import list_orphans, make_lake
 
 from pipeline_runtime.cli import main
@@ -29,6 +32,8 @@ from pipeline_runtime.materialization.tables import find_orphans
 from pipeline_runtime.run import partition_commits
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import Finished, run_experiment
+from pipeline_runtime.runs.cleaning import CleaningRule, delete, plan_cleaning
+from pipeline_runtime.runs.listing import list_runs
 from tests.support.tables.days_table import SCHEMA, compact, make_rows
 
 Capture = pytest.CaptureFixture[str]
@@ -88,7 +93,8 @@ class World:
             partitions=partitions,
             resume=resume,
         )
-        finished = run_experiment(parse_experiment(self.document(**spec)), "", options)
+        document = self.document(**spec)
+        finished = run_experiment(parse_experiment(document), yaml.safe_dump(document), options)
         assert finished.outcome.kind == "Complete", finished.outcome
         return finished
 
@@ -215,6 +221,27 @@ def test_hidden_partitions_of_an_existing_table_are_replaced(world: World) -> No
     ]
 
 
+def test_every_partition_of_texts_can_be_chosen(world: World, capsys: Capture) -> None:
+    world.catalog.drop_table("db.source")
+    schema = Schema(NestedField(1, "user_id", LongType()), NestedField(2, "c", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "c"))
+    source = world.catalog.create_table("db.source", schema, partition_spec=spec)
+    texts = ["a,b", "50%", "null", None, "x/y=z", ""]
+    source.append(pa.table({"user_id": range(len(texts)), "c": texts}))
+    given: dict[str, Any] = {
+        "dataset": {"rowKey": ["user_id"]},
+        "output": {"columns": ["user_id", "c", "x"], "partitionBy": ["c"]},
+    }
+    assert world.call("--partition", "c=none", **copy.deepcopy(given)) == 5
+    told = "".join(capsys.readouterr())
+    choices = ["c=a%2Cb", "c=50%25", "c=%6Eull", "c=null", "c=x/y=z", "c="]
+    assert all(f"{choice}," in told or f"{choice}." in told for choice in choices)
+    for choice in choices:
+        written = world.run(choice, **copy.deepcopy(given)).summary.output
+        assert written is not None
+        assert written.rows == 1
+
+
 def test_a_source_without_partitions_is_written_as_a_whole(world: World) -> None:
     world.source.update_spec().remove_field("day").remove_field("bucket").commit()
     world.source.delete()
@@ -254,6 +281,40 @@ def test_days_that_another_run_commits_meanwhile_are_left(
     assert world.backfill() == (["02"], ["01"])
     assert others == [(["01"], [])]
     assert (world.num_snapshots, world.rows()) == (2, expect(1, 2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda lake: lake.drop_table("db.x"), id="deleted"),
+        pytest.param(
+            lambda catalog: catalog.load_table("db.x").delete("user_id = 3"), id="written"
+        ),
+    ],
+)
+def test_a_table_that_another_program_changes_meanwhile_is_not_complete(
+    world: World, monkeypatch: pytest.MonkeyPatch, change: Callable[[SqlCatalog], None]
+) -> None:
+    commit = SqlCatalog.commit_table
+    calls: list[object] = []
+
+    def commit_after_change(catalog: SqlCatalog, *arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+            change(catalog)
+        return commit(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_change)
+    with pytest.raises(AssertionError, match="day=2026-01-01"):
+        world.run()
+    assert world.backfill() == (["01"], ["02"])
+    assert world.rows() == expect(1, 2)
+
+
+def test_commits_leave_no_folder(world: World) -> None:
+    world.backfill()
+    assert list(world.folder.glob("experiments/x/backfill_*")) == []
 
 
 MATERIALIZE = {
@@ -314,6 +375,13 @@ MATERIALIZE = {
             5,
             "--partition … day=2026-01-01",
             id="no such partition",
+        ),
+        pytest.param(
+            [],
+            {"output": {"iceberg": {"catalog": "lake", "table": "db.source"}}},
+            2,
+            "spec.output.iceberg.table … spec.dataset",
+            id="its own source",
         ),
         pytest.param(["--partition", "day"], {}, 5, "--partition … 'day'", id="partition's form"),
         pytest.param(
@@ -378,6 +446,26 @@ setattr(owner, name, dying(getattr(owner, name), sys.argv[2] == "before"))
 partition_commits._BYTES_PER_COMMIT = 1
 World(Path.cwd(), None).run()
 """
+
+
+def test_clean_deletes_what_a_killed_backfill_staged(world: World) -> None:
+    paths = [str(Path(__file__).parent), *sys.path]
+    code = f"import sys; sys.path[:0] = {paths!r}\n{SCRIPT}"
+    command = [sys.executable, "-c", code, "staged", "before"]
+    killed = subprocess.run(command, cwd=world.folder, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(world.folder.glob("experiments/x/backfill_*"))) == 1
+    world.backfill()
+    assert len(list_orphans(world.catalog.load_table("db.x"))) == 3
+    two_hours_ago = time.time() - 7200
+    for path in world.folder.rglob("*"):
+        os.utime(path, (two_hours_ago, two_hours_ago))
+    rule, runs = CleaningRule(keep_last=1), list_runs(str(world.folder))
+    done = delete(plan_cleaning(runs, rule, datetime.now(UTC)))
+    assert [deletion.run.phase for deletion in done.deletions] == ["Unfinished"], done.kept
+    assert list(world.folder.glob("experiments/x/backfill_*")) == []
+    assert list_orphans(world.catalog.load_table("db.x")) == set()
+    assert world.rows() == expect(1, 2)
 
 
 @pytest.mark.slow
