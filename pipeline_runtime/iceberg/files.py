@@ -194,21 +194,22 @@ class TableLayout:
             )
         return tuple(keys)
 
-    def partition_columns(self, rows: pa.Table) -> list[pa.Array]:
+    def partition_columns(self, rows: pa.Table, *, kernels: bool = False) -> list[pa.Array]:
         """Return the value of each partition field in every row.
 
         Args:
             rows: rows with the types of `build_arrow_schema`.
+            kernels: whether compiled kernels may hash buckets; worth it for many rows.
         """
-        return [self._transform(field, rows) for field in self.spec.fields]
+        return [self._transform(field, rows, kernels) for field in self.spec.fields]
 
-    def _transform(self, field: PartitionField, rows: pa.Table) -> pa.Array:
+    def _transform(self, field: PartitionField, rows: pa.Table, kernels: bool) -> pa.Array:
         from pyiceberg.transforms import BucketTransform
 
         source = self.schema.find_field(field.source_id)
         column = rows.column(source.name).combine_chunks()
         if isinstance(field.transform, BucketTransform):
-            buckets = bucket(column, field.transform.num_buckets)
+            buckets = bucket(column, field.transform.num_buckets, kernels=kernels)
             return pa.array(buckets, mask=buckets == NO_BUCKET)
         kind = column.type
         if pa.types.is_large_string(kind):  # pyiceberg-core takes plain ones only

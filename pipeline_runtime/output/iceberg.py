@@ -87,9 +87,14 @@ class AttemptRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class SplitByPartition:
-    """Divides rows into the partitions of a table; see `partitions.Split`."""
+    """Divides rows into the partitions of a table; see `partitions.Split`.
+
+    Attributes:
+        kernels: `pipelineOptions.debug.kernels`.
+    """
 
     layout: TableLayout
+    kernels: bool = True
 
     def __call__(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Yield the name and the rows of each partition, in the types of the table's columns."""
@@ -100,7 +105,7 @@ class SplitByPartition:
                 f"spec.output: column {null!r}: must have a value in every row, since the table "
                 "requires it, but is null in some. Fill or filter it in a step"
             )
-        columns = layout.partition_columns(rows)
+        columns = layout.partition_columns(rows, kernels=self.kernels)
 
         def name(row: int) -> str:
             return layout.name_partition(layout.partition_values(columns, row))

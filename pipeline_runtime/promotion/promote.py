@@ -31,6 +31,7 @@ from pipeline_runtime.promotion.swapping import (
     check_specs,
     swap_files,
 )
+from pipeline_runtime.sources.iceberg import IcebergTable
 
 if TYPE_CHECKING:  # pyiceberg takes a while to import
     from pyiceberg.catalog import Catalog
@@ -68,8 +69,8 @@ class PromotionReport:
     Attributes:
         snapshot_id: of the commit; None for a dry run of a new promotion.
         previous_snapshot_id: the newest snapshot before it, to which a rollback can return.
-        is_repeated: True if the chosen partitions had been promoted from the same snapshots of the
-            staging tables before, so that nothing was to do.
+        is_repeated: True if all files had been promoted before, from the same snapshots of the
+            staging tables, so that nothing was to do.
         rows, files: of the main table, in the chosen partitions.
     """
 
@@ -109,7 +110,8 @@ def promote(
     """Add the columns of staging tables to the rows of the chosen partitions, in one commit.
 
     The schema gets new columns at the end. Rows without a match get nulls. If another writer
-    changes the chosen partitions meanwhile, the files that changed are joined again.
+    changes the chosen partitions meanwhile, the files that changed are joined again. Files that the
+    same promotion wrote before, of other partitions perhaps, stay.
 
     Args:
         name: the main table's name, with its namespace.
@@ -145,17 +147,26 @@ class _Promotion:
     joins: list[StagingJoin] = field(default_factory=list)
     counts: dict[Fingerprint, _FileCounts] = field(default_factory=dict)
     schema: Schema | None = None
-    repeated: Snapshot | None = None
+    promoted: Mapping[str, Snapshot] = field(default_factory=dict)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Return whether the same promotion wrote all live files."""
+        return len(self.promoted) == len(self.live)
 
     def plan(self, table: Table, rewriter: FileRewriter) -> Swap:
         """Join the files that are not joined yet, and return the change."""
         schema, adds = self._begin(table)
-        if self.repeated is not None:
+        if self.is_repeated:
             self.count(table)
             raise _Repeated
         source = open_newest(table)
-        added = []
+        added, removed = [], []
         for task in self._in_order():
+            if task.file.file_path in self.promoted:
+                self._count(source, task)
+                continue
+            removed.append(task.file)
             file = rewriter.rewrite(
                 table,
                 source,
@@ -171,7 +182,7 @@ class _Promotion:
             live=self.live,
             schema=schema,
             adds=adds,
-            removed=[task.file for task in self.live.values()],
+            removed=removed,
             added=added,
             properties={PROMOTION_PROPERTY: json.dumps(self._describe(schema))},
             is_tagging_previous=True,
@@ -180,31 +191,36 @@ class _Promotion:
     def count(self, table: Table) -> None:
         """Look up the rows of all files, and count; write nothing."""
         self._begin(table)
-        needed = [key for each in self.staging for key in each.left_keys]
-        names = {field.name for field in table.schema().fields}
-        needed += [name for each in self.staging for name in each.columns if name in names]
-        source, reads = open_newest(table), list(dict.fromkeys(needed))
+        source = open_newest(table)
         for task in self._in_order():
-            for rows in read_rows(source, [task], reads):
-                self._join(task, rows)
+            self._count(source, task)
         self._finish()
+
+    def _count(self, source: IcebergTable, task: FileScanTask) -> None:
+        """Look up the rows of a file, and count, unless they are counted."""
+        if fingerprint(task) in self.counts:
+            return
+        needed = [key for each in self.staging for key in each.left_keys]
+        names = set(source.schema.names)
+        needed += [name for each in self.staging for name in each.columns if name in names]
+        for rows in read_rows(source, [task], list(dict.fromkeys(needed))):
+            self._join(task, rows)
 
     def report(self, snapshot_id: int | None) -> PromotionReport:
         """Return what the last plan, or `count`, did."""
         assert self.table is not None
         table, tasks = self.table, list(self.live.values())
         before = table.current_snapshot()
-        if self.repeated is not None:
-            snapshot_id, before = (
-                self.repeated.snapshot_id,
-                table.snapshot_by_id(self.repeated.parent_snapshot_id or 0),
-            )
+        if self.is_repeated:
+            commits = sorted(self.promoted.values(), key=lambda each: each.timestamp_ms)
+            snapshot_id = commits[-1].snapshot_id
+            before = table.snapshot_by_id(commits[0].parent_snapshot_id or 0)
         counts = [self.counts.get(fingerprint(task), _FileCounts()) for task in tasks]
         return PromotionReport(
             table=self.name,
             snapshot_id=snapshot_id,
             previous_snapshot_id=before.snapshot_id if before else None,
-            is_repeated=self.repeated is not None,
+            is_repeated=self.is_repeated,
             partitions=tuple(sorted({name_partition(table, task.file) for task in tasks})),
             rows=sum(each.rows for each in counts),
             files=len(tasks),
@@ -244,7 +260,7 @@ class _Promotion:
         schema = add_columns(table, adds).table_metadata.schema()
         if schema != self.schema:  # all files are written again
             self.counts.clear()
-        self.schema, self.repeated = schema, self._find_repeated(table, self._describe(schema))
+        self.schema, self.promoted = schema, self._find_promoted(table, self._describe(schema))
         return schema, adds
 
     def _in_order(self) -> list[FileScanTask]:
@@ -278,7 +294,8 @@ class _Promotion:
         return joined
 
     def _check_replaced(self, task: FileScanTask, column: str, values: pa.ChunkedArray) -> None:
-        if self.replaces or self.repeated or values.null_count == len(values):
+        is_promoted = task.file.file_path in self.promoted
+        if self.replaces or is_promoted or values.null_count == len(values):
             return
         assert self.table is not None
         partition = name_partition(self.table, task.file)
@@ -307,17 +324,17 @@ class _Promotion:
             ],
         }
 
-    def _find_repeated(self, table: Table, document: Mapping[str, Any]) -> Snapshot | None:
-        """Return the commit of the same promotion, if all live files are those that it wrote."""
-        if any(task.delete_files for task in self.live.values()):
-            return None
-        for snapshot in table.metadata.snapshots:
-            text = read_summary(snapshot).get(PROMOTION_PROPERTY)
-            if text is not None and json.loads(text) == document:
-                added = added_files(table, snapshot.snapshot_id)
-                if set(self.live) <= {file.file_path for file in added}:
-                    return snapshot
-        return None
+    def _find_promoted(self, table: Table, document: Mapping[str, Any]) -> dict[str, Snapshot]:
+        """Return the live files that commits of the same promotion wrote, with these commits."""
+        whole = {path for path, task in self.live.items() if not task.delete_files}
+        return {
+            file.file_path: snapshot
+            for snapshot in table.metadata.snapshots
+            if (text := read_summary(snapshot).get(PROMOTION_PROPERTY)) is not None
+            and json.loads(text) == document
+            for file in added_files(table, snapshot.snapshot_id)
+            if file.file_path in whole
+        }
 
 
 def _check_tables(table: Table, staging: Sequence[StagingTable]) -> dict[str, IcebergType]:

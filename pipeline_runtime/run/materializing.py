@@ -194,7 +194,7 @@ def write_partitions(
         name=writing.table.name,
         destination=writing.table,
         form=form,
-        split=SplitByPartition(form.layout),
+        split=SplitByPartition(form.layout, stream_plan.kernels),
         layout=form.layout.to_json(),
     )
     record = RunRecord(

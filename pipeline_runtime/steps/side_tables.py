@@ -275,7 +275,8 @@ def describe_repeated(index: KeyIndex) -> str | None:
     if not len(repeated):
         return None
     example = {key: index.table.column(key)[int(repeated[0])].as_py() for key in index.keys}
-    shown = ", ".join(f"{name}={value!r}" for name, value in example.items())
+    texts = {k: repr(v) if isinstance(v, str | bytes) else str(v) for k, v in example.items()}
+    shown = ", ".join(f"{name}={text}" for name, text in texts.items())
     return f"{len(np.unique(repeated)):,} rows share theirs with another, such as {shown}"
 
 

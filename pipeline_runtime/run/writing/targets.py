@@ -72,7 +72,7 @@ def _open_iceberg(
         name=f"{target.table} (catalog {target.catalog})",
         destination=table,
         form=table.form,
-        split=SplitByPartition(table.form.layout),
+        split=SplitByPartition(table.form.layout, spec.pipeline_options.debug.kernels),
         layout=table.form.layout.to_json(),
         staging_field="spec.artifacts.uri",
     )

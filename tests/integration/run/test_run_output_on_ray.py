@@ -231,6 +231,57 @@ def test_a_cluster_keeps_the_rows_of_materialize(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("resources", [None, {"cpu": 1}], ids=["readers", "Ray Data"])
+def test_a_cluster_backfills_the_missing_partitions(
+    resources: dict[str, int] | None, project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    run.folder.mkdir(parents=True, exist_ok=True)
+    lake = make_lake(run.folder)
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "part", LongType(), required=False),
+    )
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    rows = pa.table({"id": np.arange(ROWS), "part": np.arange(ROWS) // 2 % 4})
+    lake.create_table("db.rows", schema, partition_spec=spec).append(rows)
+    step: dict[str, Any] = {"function": "slow_steps:wait", "options": {"folder": str(run.folder)}}
+    step["outputColumns"] = [{"name": "twice", "type": "int64"}]
+    uri, warehouse = f"sqlite:///{run.folder}/catalog.db", f"file://{run.folder}/lake"
+    write_project(
+        run,
+        catalogs=[{"name": "lake", "type": "Sql", "uri": uri, "warehouse": warehouse}],
+        dataset={"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
+        pipeline=[
+            {"filter": {"where": "id % 2 = 0"}},
+            {"derive": {"columns": [{"name": "twice", "expression": "id * 2"}]}},
+            {"map": step | ({"resources": resources} if resources else {})},
+        ],
+        output={
+            "mode": "OverwritePartitions",
+            "columns": ["id", "part", "twice"],
+            "partitionBy": ["part"],
+            "iceberg": {"catalog": "lake", "table": "db.x", "bucketBy": "id", "buckets": 2},
+        },
+    )
+    hurry(run)
+    for chosen, num_rows in ((["--partition", "part=1"], 500), ([], 1500)):
+        command = ["backfill", *run.args("--address", "auto", *chosen)[1:]]
+        ended = on_cluster.run(*command)
+        assert ended.code == 0, str(ended)
+        written = run.summary.output
+        assert written is not None
+        assert written.rows == num_rows
+    table = lake.load_table("db.x")
+    found = table.scan().to_arrow()
+    assert sorted(zip(found["id"].to_pylist(), found["twice"].to_pylist(), strict=True)) == [
+        (i, 2 * i) for i in KEPT
+    ]
+    assert list_orphans(table) == set()
+    lake.engine.dispose()
+
+
+@pytest.mark.slow
 def test_a_cluster_writes_a_table_without_rows(
     project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:

@@ -218,6 +218,29 @@ def test_repeated_promotion_does_nothing(lake: PromotionLake) -> None:
     assert not lake.promote(staging, days=[SECOND]).is_repeated
 
 
+def test_promoted_days_stay_when_the_others_follow(lake: PromotionLake) -> None:
+    staging = lake.create_staging("db.ctr", feature_rows(main_rows()), buckets=6)
+    before = lake.head()
+    lake.promote(staging, days=[FIRST])
+    first = lake.files()
+    lake.append([{"day": DAY_1, "user": 3, "item": "late", "clicks": 1}])
+    planned = lake.promote(staging, dry_run=True)
+    done = lake.promote(staging)
+    assert (done.rows, done.staging) == (41, planned.staging)
+    assert (done.staging[0].unmatched, done.staging[0].missing) == (2, 3)
+    assert len(first & lake.files()) == 3  # the first day's, by bucket
+    rows = [*main_rows(), {"day": DAY_1, "user": 3, "item": "late", "clicks": 1}]
+    assert texts(lake.rows()) == expect(rows, feature_rows(main_rows()), [DAY_1, DAY_2])
+    again = lake.promote(staging)
+    assert (again.is_repeated, again.snapshot_id) == (True, lake.head())
+    assert again.previous_snapshot_id == before
+    lake.roll_back(before)
+    assert lake.rows() == sorted(
+        (row | {"ctr": None} for row in rows),
+        key=lambda row: [(v is not None, v) for v in row.values()],
+    )
+
+
 def test_promotion_by_other_keys_is_no_repetition(lake: PromotionLake) -> None:
     staging = lake.create_staging("db.ctr", feature_rows(main_rows()))
     lake.promote(replace(staging, left_keys=("day", "clicks", "item")))  # not the user

@@ -26,8 +26,10 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 from written_iceberg import list_orphans, make_lake
 
+from pipeline_runtime import bucketing
 from pipeline_runtime.cli import main
 from pipeline_runtime.config import parse_experiment
+from pipeline_runtime.kernels import Kernels, select
 from pipeline_runtime.materialization.tables import find_orphans
 from pipeline_runtime.run import partition_commits
 from pipeline_runtime.run.options import RunOptions
@@ -310,6 +312,22 @@ def test_a_table_that_another_program_changes_meanwhile_is_not_complete(
         world.run()
     assert world.backfill() == (["01"], ["02"])
     assert world.rows() == expect(1, 2)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_buckets_are_hashed_by_kernels_if_wanted(
+    world: World, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    asked: list[bool] = []
+
+    def note(wanted: bool, num_items: int) -> Kernels | None:
+        if num_items > 1:  # a file's first row tells its partition
+            asked.append(wanted)
+        return select(wanted, num_items)
+
+    monkeypatch.setattr(bucketing, "select", note)
+    world.backfill(pipelineOptions={"debug": {"kernels": wanted}})
+    assert set(asked) == {wanted}
 
 
 def test_commits_leave_no_folder(world: World) -> None:
