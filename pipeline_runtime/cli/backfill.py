@@ -18,6 +18,7 @@ from pipeline_runtime.cli.run import (
     AddressOption,
     OutputOption,
     PortOption,
+    ResumeOption,
     RunFlags,
     RunIdOption,
     VerboseOption,
@@ -40,6 +41,7 @@ def backfill(
     address: AddressOption = "local",
     storage_root: StorageRootOption = DEFAULT_STORAGE_ROOT,
     output: OutputOption = None,
+    resume: ResumeOption = False,
     run_id: RunIdOption = None,
     metrics_port: PortOption = 9464,
     as_json: JsonOption = False,
@@ -48,8 +50,8 @@ def backfill(
     """Write the partitions that the manifest's staging table lacks, or whose source changed.
 
     A few partitions at a time are committed. If the command is killed, it continues when it is
-    called again. Several may write different partitions of a table at a time. `lastmile run` of the
-    same manifest writes all partitions.
+    called again; with --output, add --resume, or name another folder. Several may write different
+    partitions of a table at a time. `lastmile run` of the same manifest writes all partitions.
     """
     manifest = load_one(filename, overrides)
     given = manifest.experiment.spec.output
@@ -65,6 +67,7 @@ def backfill(
         address=address,
         storage_root=storage_root,
         output=output,
+        resume=resume,
         run_id=run_id,
         metrics_port=metrics_port,
         as_json=as_json,

@@ -38,11 +38,13 @@ class Backfill(Completeness):
         catalog: the catalog of the table.
         keys: the columns that identify a row of the table.
         dimensions: the fields of the source's partitions, which the table's partitions have too.
+        stored: the coverage of the table.
     """
 
     catalog: str
     keys: tuple[str, ...]
     dimensions: tuple[Dimension, ...]
+    stored: Coverage
 
 
 def look_up_backfill(request: RowsRequest) -> Backfill:
@@ -83,6 +85,7 @@ def look_up_backfill(request: RowsRequest) -> Backfill:
         partitions=rows.partitions,
         snapshot_id=newest.snapshot_id if newest else None,
         dimensions=rows.dimensions,
+        stored=stored,
     )
 
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline_runtime.errors import OutputRefused
+from pipeline_runtime.errors import OutputRefused, StoreError
 from pipeline_runtime.iceberg.files import DataFileRecord
 from pipeline_runtime.materialization.backfill import Backfill, find_positions
-from pipeline_runtime.materialization.coverage import Covered
+from pipeline_runtime.materialization.coverage import Covered, find_missing, read_coverage
+from pipeline_runtime.materialization.lookup import name_partition
 from pipeline_runtime.materialization.states import WHOLE
 from pipeline_runtime.output.covered_table import CoveredTable, list_fields
 from pipeline_runtime.output.iceberg import IcebergTable, check_namespace, check_table_form
@@ -45,6 +46,25 @@ class StagingTable(CoveredTable):
             check_namespace(self.catalog, self.name)
         else:
             check_table_form(table, self.wanted)
+            self._check_unchanged(table)
+
+    def _check_unchanged(self, table: Table) -> None:
+        """Raise StoreError if another run has written a partition of the commit, of other rows.
+
+        They may be newer: that run may have begun later, and read a newer state of the source.
+        """
+        with self._asking("read its coverage"):
+            now = read_coverage(table)
+        missing = find_missing(self.covered, now, lambda *_: False)
+        moved = [
+            key for key in missing if now.get(key) not in (None, self.backfill.stored.get(key))
+        ]
+        if moved:
+            raise StoreError(
+                f"{self.name}: {', '.join(map(name_partition, sorted(moved)))}: must stay as this "
+                "run found it, but another run has written it meanwhile, of other rows. Run again: "
+                "it writes what is missing then"
+            )
 
     def _is_replaced(self, table: Table, file: DataFile) -> bool:
         """Return whether a file has rows of the commit's partitions."""

@@ -185,7 +185,7 @@ def test_only_missing_and_changed_days_are_written(
 
 
 def test_the_command_reports_chosen_days(world: World, capsys: Capture) -> None:
-    assert world.call("--partition", "day=2026-01-02", "--json") == 0
+    assert world.call("--partition", "day=2026-01-02", "--json", "--resume") == 0
     output = json.loads(capsys.readouterr().out)["output"]
     assert output["writtenPartitions"] == ["day=2026-01-02"]
     assert (output["completePartitions"], output["rows"]) == ([], USERS)
@@ -283,6 +283,24 @@ def test_days_that_another_run_commits_meanwhile_are_left(
     assert world.backfill() == (["02"], ["01"])
     assert others == [(["01"], [])]
     assert (world.num_snapshots, world.rows()) == (2, expect(1, 2))
+
+
+def test_newer_rows_of_another_run_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = SqlCatalog.commit_table
+
+    def commit_after_another(catalog: SqlCatalog, *arguments: Any) -> Any:
+        monkeypatch.setattr(SqlCatalog, "commit_table", commit)
+        world.source.delete("user_id = 3")
+        world.backfill("day=2026-01-01")
+        return commit(catalog, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_after_another)
+    with pytest.raises(AssertionError, match="day=2026-01-01"):
+        world.run()
+    newer = [row for row in expect(1, 2) if row[0] != 3]
+    assert world.rows() == [row for row in newer if row[1] == 1]
+    assert world.backfill() == (["02"], ["01"])
+    assert world.rows() == newer
 
 
 @pytest.mark.parametrize(
