@@ -31,6 +31,7 @@ ANSWER_SECONDS = 30.0
 
 _MAX_NEAR_NAMES = 3
 _SQLITE = "sqlite:///"
+_JAVA_FILE = "file:/"  # Java writes the URI of a file so, without an authority
 _T = TypeVar("_T")
 
 
@@ -108,7 +109,8 @@ def build_properties(catalog: CatalogModel) -> dict[str, str]:
     properties = _default_store() | merge_config(found, given)
     properties.setdefault("type", kind)
     warehouse = properties.get("warehouse", "")
-    if properties["type"] == "sql" and warehouse and not is_absolute(warehouse):
+    is_relative = not is_absolute(warehouse) and not warehouse.startswith(_JAVA_FILE)
+    if properties["type"] == "sql" and warehouse and is_relative:
         properties["warehouse"] = str(Path(warehouse).absolute())  # as SQLite's path is taken
     if "credential" in properties and (uri := properties.get("uri")):
         # PyIceberg asks the same address without it, but warns that this will change.

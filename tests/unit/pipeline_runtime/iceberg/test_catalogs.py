@@ -135,6 +135,12 @@ def test_missing_metadata_file_is_named(lake: Catalog) -> None:
             id="the manifest comes first",
         ),
         pytest.param(
+            Catalog(name="lake", type="Sql", uri="sqlite:////a", warehouse="file:/b"),
+            {},
+            {"type": "sql", "uri": "sqlite:////a", "warehouse": "file:/b"},
+            id="a folder as Java writes it",
+        ),
+        pytest.param(
             Catalog(name="lake"),
             {
                 "PYICEBERG_CATALOG__LAKE__TYPE": "sql",
