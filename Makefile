@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dashboards dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -108,17 +108,15 @@ format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-chart: setup ## Update the chart's schema of settings and its README
+chart: setup ## Write the chart's dashboards, schema of settings and README
 	$(BIN)/python -m tools.chart
 
 crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest, and make chart
 	$(BIN)/python -m tools.crd
+	$(BIN)/python -m tools.chart
 
 steps: setup ## Write the fluent API's methods, docs/steps.md and the tables of docs/manifest.md from the steps
 	$(BIN)/python -m tools.steps
-
-dashboards: setup ## Write deploy/grafana from tools/dashboards
-	$(BIN)/python -m tools.dashboards
 
 sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 	$(BIN)/lastmile sample-data --rows $(ROWS) --output build/data

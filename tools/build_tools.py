@@ -1,10 +1,10 @@
 """Gets the programs that the integration tests need; called by `make test-tools`.
 
 `go_tools.py` compiles versitygw (an S3 server over a folder), helm, Argo CD and the cluster in a
-box from pinned Go modules, and fetches the Prometheus operator's CRDs; `jar_tools.py` fetches the
+box from pinned Go modules, and fetches the Prometheus operator's CRDs; `packages.py` fetches the
 jars of an Iceberg REST catalog. The programs that run real pods and the images in them are built
 for root only, since only root can use them. Chromium, Prometheus, Redis, PostgreSQL, Java and Maven
-come from PATH or from Debian: Chromium, Java and Maven are installed, for root only, the others are
+come from PATH or from Debian: Chromium, Java and Maven are installed, for root only; the others are
 unpacked into the cache. Standard library only.
 
 The tests run `build_tools.py --print-path NAME` to find each. `make test` calls
@@ -21,14 +21,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from tools import debian
+from tools import packages
+from tools.buildah import missing_for_images
 from tools.cluster import binaries
-from tools.cluster.node import node_binaries
 from tools.go_tools import Files, Module, Program, ToolError, build, path_of, say
-from tools.images import NAMES, build_image, missing_for_images
-from tools.jar_tools import ICEBERG_REST, fetch, find_jars
+from tools.images import NAMES, build_image
+from tools.packages import ICEBERG_REST, fetch, find_jars
 
 VERSITYGW = Program(
     name="versitygw",
@@ -72,62 +73,12 @@ POD_SECURITY = Files(
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 
-def build_versitygw() -> None:
-    """Compile versitygw unless the cache holds it."""
-    build([VERSITYGW])
+def find_built(item: Program | Files) -> Path:
+    """Return the path of a program or of files in the cache.
 
-
-def find_versitygw() -> Path:
-    """Return the built versitygw."""
-    return _find_built(VERSITYGW)
-
-
-def build_helm() -> None:
-    """Compile helm unless the cache holds it."""
-    build([HELM])
-
-
-def find_helm() -> Path:
-    """Return the built helm."""
-    return _find_built(HELM)
-
-
-def build_argocd() -> None:
-    """Compile Argo CD unless the cache holds it, and put its CRDs beside it."""
-    build([ARGOCD, ARGOCD_CRDS])
-
-
-def find_argocd() -> Path:
-    """Return the built Argo CD."""
-    return _find_built(ARGOCD)
-
-
-def find_argocd_crds() -> Path:
-    """Return the folder of Argo CD's CRDs."""
-    return _find_built(ARGOCD_CRDS)
-
-
-def fetch_monitoring_crds() -> None:
-    """Fetch the CRDs of the Prometheus operator unless the cache holds them."""
-    build([MONITORING_CRDS])
-
-
-def find_monitoring_crds() -> Path:
-    """Return the folder of the Prometheus operator's CRDs."""
-    return _find_built(MONITORING_CRDS)
-
-
-def fetch_pod_security() -> None:
-    """Fetch the examples of the level `baseline` unless the cache holds them."""
-    build([POD_SECURITY])
-
-
-def find_pod_security() -> Path:
-    """Return the folder of the level's examples: `pass` and `fail`."""
-    return _find_built(POD_SECURITY)
-
-
-def _find_built(item: Program | Files) -> Path:
+    Raises:
+        ToolError: they are not built.
+    """
     path = path_of(item)
     if not path.exists():
         what = f"{item.module.name}'s {item.name}" if isinstance(item, Files) else item.name
@@ -156,19 +107,19 @@ def install_browser() -> None:
     except ToolError:
         if os.geteuid() != 0 or shutil.which("apt-get") is None:
             raise
-        debian.install([debian.program("chromium", "chromium")])
+        packages.install([packages.program("chromium", "chromium")])
 
 
 def get_prometheus() -> None:
     """Unpack Debian's Prometheus into the cache unless PATH has one."""
     if shutil.which("prometheus") is None:
-        debian.unpack("prometheus")
+        packages.unpack("prometheus")
 
 
 def find_prometheus() -> Path:
     """Return the Prometheus on PATH, or the one in the cache."""
     on_path = shutil.which("prometheus")
-    path = Path(on_path) if on_path else debian.unpacked("prometheus") / "usr/bin/prometheus"
+    path = Path(on_path) if on_path else packages.unpacked("prometheus") / "usr/bin/prometheus"
     if not path.exists():
         raise ToolError(
             "the tests of the metrics source need a Prometheus, found none: run `make test-tools`, "
@@ -180,7 +131,7 @@ def find_prometheus() -> Path:
 def get_redis() -> None:
     """Unpack Debian's Redis into the cache unless PATH has one."""
     if shutil.which("redis-server") is None:
-        debian.unpack("redis-tools", with_missing=True)
+        packages.unpack("redis-tools", with_missing=True)
 
 
 def find_redis() -> Path:
@@ -192,7 +143,7 @@ def find_redis() -> Path:
     on_path = shutil.which("redis-server")
     if on_path:
         return Path(on_path)
-    path = debian.unpacked("redis-tools") / "usr/bin/redis-check-rdb"
+    path = packages.unpacked("redis-tools") / "usr/bin/redis-check-rdb"
     if not path.exists():
         raise ToolError(
             "the tests of Argo CD need a Redis, found none: run `make test-tools`, which fetches "
@@ -206,14 +157,14 @@ def get_postgres() -> None:
     try:
         find_postgres()
     except ToolError:
-        debian.unpack("postgresql", with_missing=True)
+        packages.unpack("postgresql", with_missing=True)
 
 
 def find_postgres() -> Path:
     """Return the PostgreSQL server on PATH, or Debian's, installed or in the cache."""
     if on_path := shutil.which("postgres"):
         return Path(on_path).resolve()  # initdb is beside it
-    for root in (Path("/"), debian.unpacked("postgresql")):
+    for root in (Path("/"), packages.unpacked("postgresql")):
         if found := sorted(root.glob("usr/lib/postgresql/*/bin/postgres")):
             return found[-1]
     raise ToolError(
@@ -222,25 +173,10 @@ def find_postgres() -> Path:
     )
 
 
-def fetch_iceberg_rest() -> None:
-    """Fetch the jars of the Iceberg REST catalog unless the cache holds them."""
-    fetch(ICEBERG_REST)
-
-
-def find_iceberg_rest() -> Path:
-    """Return the folder with the jars of the Iceberg REST catalog."""
-    return find_jars(ICEBERG_REST)
-
-
-def build_control_plane() -> None:
-    """Compile the control plane of the cluster in a box unless the cache holds it."""
-    binaries.build_control_plane()
-
-
 def build_node() -> None:
     """Compile the programs of a node that runs real pods, if this is root."""
     if os.geteuid() == 0:
-        node_binaries.build_full_node()
+        binaries.build_full_node()
     else:
         say("skipping the full node, which runs real pods: it needs root")
 
@@ -264,7 +200,7 @@ def build_images() -> None:
 
 # Tests wait for the stages that they need (tests/conftest.py). Programs that many tests need come
 # first, the one that takes the longest for the fewest tests comes last.
-Stage = tuple[Callable[[], None], ...]
+Stage = tuple[Callable[[], object], ...]
 STAGES: dict[str, Stage] = {
     "kernels": (compile_kernels,),
     "images": (build_images,),
@@ -272,30 +208,27 @@ STAGES: dict[str, Stage] = {
         install_browser,
         get_prometheus,
         get_redis,
-        build_versitygw,
-        build_helm,
-        fetch_monitoring_crds,
-        fetch_pod_security,
+        *(partial(build, [item]) for item in (VERSITYGW, HELM, MONITORING_CRDS, POD_SECURITY)),
     ),
-    "iceberg": (get_postgres, fetch_iceberg_rest),
-    "control-plane": (build_control_plane,),
+    "iceberg": (get_postgres, partial(fetch, ICEBERG_REST)),
+    "control-plane": (binaries.build_control_plane,),
     "node": (build_node,),
-    "argocd": (build_argocd,),
+    "argocd": (partial(build, [ARGOCD, ARGOCD_CRDS]),),
 }
 CONCURRENT = ("kernels", "images")
 READY_VARIABLE = "LASTMILE_TOOLS_READY"
 BUILD_NICENESS = 10  # tests have deadlines, builds have none
 
 FINDERS: dict[str, Callable[[], Path]] = {
-    "versitygw": find_versitygw,
+    "versitygw": partial(find_built, VERSITYGW),
     "chromium": find_browser,
     "kubectl": binaries.find_kubectl,
-    "helm": find_helm,
+    "helm": partial(find_built, HELM),
     "prometheus": find_prometheus,
-    "argocd": find_argocd,
+    "argocd": partial(find_built, ARGOCD),
     "redis": find_redis,
     "postgres": find_postgres,
-    "iceberg-rest": find_iceberg_rest,
+    "iceberg-rest": partial(find_jars, ICEBERG_REST),
 }
 
 
@@ -324,7 +257,7 @@ def get_tools(
             each.result()
 
 
-def _get(get: Callable[[], None]) -> None:
+def _get(get: Callable[[], object]) -> None:
     try:
         get()
     except (ToolError, subprocess.CalledProcessError, OSError) as error:

@@ -1,8 +1,9 @@
 """Write the generated files of charts/lastmile: `make crd` and `make chart` do it.
 
 The schema of the settings comes from the operator's model, the table of values in the chart's
-README from the comments in values.yaml. Helm reads nothing outside a chart's folder, so the CRD,
-the alerts and the dashboards are there too; crds/ and deploy/ link to them.
+README from the comments in values.yaml, the dashboards from `tools.dashboards`. Helm reads nothing
+outside a chart's folder, so the CRD, the alerts and the dashboards are in it; crds/ and deploy/
+link to them.
 """
 
 import json
@@ -14,10 +15,14 @@ from typing import Any
 import yaml
 
 from dataset_operator.settings import OperatorSettings
+from tools.dashboards import panels
+from tools.dashboards.experiment import EXPERIMENT
+from tools.dashboards.fleet import FLEET
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "lastmile"
 VALUES, SCHEMA, README = CHART / "values.yaml", CHART / "values.schema.json", CHART / "README.md"
+BOARDS, BOARDS_FOLDER = (FLEET, EXPERIMENT), CHART / "files" / "grafana"
 TABLE_BEGIN, TABLE_END = "<!-- by `make chart` -->\n", "<!-- end -->\n"
 _DEFS = "$defs"
 
@@ -28,7 +33,7 @@ class Value:
 
     Attributes:
         path: such as `image.operator.tag`.
-        default: what stands in values.yaml.
+        default: its value in values.yaml.
         text: the comment above it.
     """
 
@@ -41,7 +46,7 @@ def read_values(text: str) -> list[Value]:
     """Return the leaves of values.yaml; a mapping in braces is one.
 
     Raises:
-        ValueError: one has no comment above it.
+        ValueError: a leaf has no comment above it.
     """
     node = yaml.compose(text)
     assert isinstance(node, yaml.MappingNode), "values are a mapping"
@@ -70,16 +75,16 @@ def render_table(values: list[Value]) -> str:
 
 
 def render_readme(text: str, values: list[Value]) -> str:
-    """Return the README with the table of these values in the place of the one that it has."""
+    """Return the README with its table replaced by that of these values."""
     before, _, rest = text.partition(TABLE_BEGIN)
     _, _, after = rest.partition(TABLE_END)
     return f"{before}{TABLE_BEGIN}{render_table(values)}{TABLE_END}{after}"
 
 
 def build_settings_schema() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the schema of `settings`, and what it refers to.
+    """Return the schema of `settings`, and the definitions that it refers to.
 
-    The runtime image need not be given: the chart knows one.
+    The runtime image is not required: the chart has a default.
     """
     schema = _without_titles(OperatorSettings.model_json_schema(by_alias=True))
     definitions: dict[str, Any] = schema.pop(_DEFS)
@@ -88,7 +93,7 @@ def build_settings_schema() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _without_titles(schema: Any) -> Any:
-    """Drop pydantic's titles: they say the names again."""
+    """Drop pydantic's titles, which repeat the names."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -115,6 +120,7 @@ def render_files() -> Mapping[Path, str]:
     return {
         SCHEMA: render_schema(SCHEMA.read_text(encoding="utf-8")),
         README: render_readme(README.read_text(encoding="utf-8"), values),
+        **{BOARDS_FOLDER / f"{board.name}.json": panels.render(board) for board in BOARDS},
     }
 
 

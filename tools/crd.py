@@ -1,6 +1,6 @@
 """Write crds/datasetexperiments.yaml from the models in pipeline_runtime/config; see `make crd`.
 
-The file is a link into the chart, whose other generated files follow: `tools.chart`.
+The file is a link into the chart, whose other generated files `tools.chart` writes.
 
 Types, bounds, enums and scalar defaults come from the models, descriptions from their docstrings;
 `tools.crd_rules` adds CEL rules, and `tools.crd_schemas` list markers and the validators' patterns.
@@ -28,7 +28,6 @@ from pipeline_runtime.config.experiment_status import StatusModel
 from pipeline_runtime.config.introspect import field_names, find_model
 from pipeline_runtime.config.source_model import SourceModel
 from pipeline_runtime.config.step_model import StepModel
-from tools import chart
 from tools.crd_rules import RULES, Rule
 from tools.crd_schemas import (
     ATOMIC_MAPS,
@@ -419,11 +418,10 @@ def render(crd: Schema) -> str:
 
 
 def main() -> None:
-    """Write the file, and bring the chart up to date."""
+    """Write the file."""
     CRD_FILE.parent.mkdir(exist_ok=True)
     CRD_FILE.write_text(render(build_crd()), encoding="utf-8")
     print(f"wrote {CRD_FILE.name}, {CRD_FILE.stat().st_size:,} bytes")
-    chart.main()
 
 
 if __name__ == "__main__":

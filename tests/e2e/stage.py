@@ -16,7 +16,7 @@ import yaml
 from release import OPERATOR_NAMESPACE, Release
 
 from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import KubectlError
 from tools.cluster.full_node import FullNode
 
 NAMESPACE = "ranking"

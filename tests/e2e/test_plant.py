@@ -27,7 +27,7 @@ from benchmarks.plant.simulating import fit, foretell
 from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL, RUNTIME_METRICS_PORT
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import KubectlError
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(5400)]
 

@@ -16,8 +16,8 @@ from release import APPLY, OPERATOR_NAMESPACE, ROOT, commands_after
 from stage import LASTMILE, NAMESPACE, S3_PORT, Stage, condition
 
 from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL
+from tools.cluster.box import KubectlError
 from tools.cluster.components import SERVICE_ADDRESS
-from tools.cluster.errors import KubectlError
 
 pytestmark = pytest.mark.timeout(1200)  # minutes, of which the pods' start is most
 

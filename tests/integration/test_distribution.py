@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.lock_part import select
+from tools.lock import select
 
 ROOT = Path(__file__).parents[2]
 UV = (sys.executable, "-m", "uv")

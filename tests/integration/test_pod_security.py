@@ -7,11 +7,11 @@ import yaml
 
 from pipeline_runtime.config.pods.pod_security import check_pod_security
 from pipeline_runtime.config.pods.pod_template import check_template
-from tools.build_tools import find_pod_security
+from tools.build_tools import POD_SECURITY, find_built
 
 
 def load(folder: str) -> dict[str, dict[str, Any]]:
-    paths = sorted((find_pod_security() / folder).glob("*.yaml"))
+    paths = sorted((find_built(POD_SECURITY) / folder).glob("*.yaml"))
     assert len(paths) >= 10
     return {path.stem: yaml.safe_load(path.read_text()) for path in paths}
 

@@ -6,12 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 CODE_FOLDERS = ("benchmarks", "operator", "pipeline_runtime", "tests", "tools")
 PYTHON_FILES = sorted(path for folder in CODE_FOLDERS for path in (ROOT / folder).rglob("*.py"))
-LOCKS = ("requirements.lock", "tools/go-requirements.lock")
 AN_INDEX = re.compile(r"https?:|--(extra-)?index|--find-links|--trusted-host| @ ")
 
 # "Return whether …", not "Whether …".
@@ -41,9 +38,14 @@ def test_no_test_folder_is_a_package() -> None:
         assert 'scope="package"' in (ROOT / "tests" / name / "conftest.py").read_text()
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_lock_names_no_index(lock: str) -> None:
-    assert AN_INDEX.findall((ROOT / lock).read_text()) == []
+def test_the_lock_names_no_index() -> None:
+    assert AN_INDEX.findall((ROOT / "requirements.lock").read_text()) == []
+
+
+def test_the_lock_is_the_only_one_of_python_packages() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    pins = [name for name in tracked.stdout.split() if name.endswith((".lock", "requirements.txt"))]
+    assert pins == ["requirements.lock"]
 
 
 def test_every_pin_has_a_hash() -> None:

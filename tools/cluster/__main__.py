@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.cluster import binaries
+from tools.cluster import binaries, registry
+from tools.cluster.binaries import build_full_node
+from tools.cluster.box import CONSENT_VARIABLE, BoxError, NotRunningError, find_existing
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.errors import BoxError, NotRunningError
-from tools.cluster.existing import CONSENT_VARIABLE, find_existing
 from tools.cluster.full_node import FullNode, require_root
-from tools.cluster.machine import registry
-from tools.cluster.machine.processes import find_processes
-from tools.cluster.node.node_binaries import build_full_node
+from tools.cluster.registry import find_processes
 from tools.go_tools import ToolError, exclusive, say
 
 DEFAULT_FOLDER = Path(__file__).resolve().parents[2] / "build" / "cluster"

@@ -1,7 +1,7 @@
-"""Makes the keys, certificates and kubeconfigs of one box; `components.py` names them to processes.
+"""Keys, certificates and kubeconfigs of one box, which `write_keys` writes into its folder.
 
-Every box has a certificate authority of its own, so that the clients of one box never take another
-for theirs, whatever port it answers on.
+Every box has a certificate authority of its own, so that a client of one box never mistakes another
+for it, whatever port that answers on. `components.py` passes the files to the processes.
 """
 
 import base64
@@ -9,6 +9,7 @@ import datetime
 import ipaddress
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tools.cluster.box import Layout
+from tools.cluster.components import SERVICE_ADDRESS
 
 VALIDITY = datetime.timedelta(days=365)  # a box lives for minutes, seldom for weeks
 CLOCK_SKEW = datetime.timedelta(hours=1)
@@ -54,7 +58,7 @@ class KeyPair:
 
 
 class Authority:
-    """A certificate authority that exists in this process only, but for its certificate."""
+    """A certificate authority whose key exists in this process only."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -99,7 +103,7 @@ class Authority:
 
 
 def _build_name(user: str, groups: tuple[str, ...]) -> x509.Name:
-    """Kubernetes reads the user from the common name, the groups from the organisations."""
+    """Return a name as Kubernetes reads it: the user is the common name, groups organisations."""
     parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, user)])
 
@@ -142,7 +146,7 @@ def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def build_service_account_keys() -> tuple[bytes, bytes]:
-    """Return the private and the public key (PEM) that service account tokens are signed by."""
+    """Return the private and the public key (PEM) that sign service account tokens."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -175,8 +179,43 @@ def build_kubeconfig(server: str, authority: bytes, client: KeyPair) -> str:
     return json.dumps(config, indent=2) + "\n"  # JSON is YAML
 
 
+def write_keys(
+    layout: Layout, address: str, apiserver_port: int, identities: Mapping[str, Identity]
+) -> None:
+    """Write the credentials of a box's processes and of its administrator.
+
+    Args:
+        layout: the map of the box's folder.
+        address: the address of its servers.
+        apiserver_port: the port of the API server.
+        identities: the identity of each component at the API server, by its name.
+    """
+    authority = Authority()
+    admin = authority.issue_client(ADMIN)
+    serving = authority.issue_server((address, SERVICE_ADDRESS))
+    private, public = build_service_account_keys()
+    contents = {
+        "ca.crt": authority.certificate,
+        "server.crt": serving.certificate,
+        "server.key": serving.key,
+        "client.crt": admin.certificate,
+        "client.key": admin.key,
+        "service-accounts.key": private,
+        "service-accounts.pub": public,
+    }
+    clients = {layout.kubeconfig: admin}
+    for name, identity in identities.items():
+        clients[layout.kubeconfig_of(name)] = authority.issue_client(identity)
+    for name, content in contents.items():
+        write_secret(layout.pki / name, content)
+    server = f"https://{address}:{apiserver_port}"
+    for path, client in clients.items():
+        kubeconfig = build_kubeconfig(server, authority.certificate, client)
+        write_secret(path, kubeconfig.encode())
+
+
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone may read."""
+    """Write a file that only its owner may read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,6 +1,6 @@
-"""The command line of each component, as cluster-in-a-box.md found them to work; pure.
+"""The command line of each component of a control plane; pure.
 
-`layout` below is the map of a box's folder. `startup.py` runs what is built here, in its order.
+`startup.py` runs the components in its order. `node_components.py` adds those of a full node.
 """
 
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tools.cluster import binaries
 from tools.cluster.binaries import Binaries
+from tools.cluster.box import Layout
 from tools.go_tools import Program
 
 HOST = "127.0.0.1"
@@ -40,38 +41,6 @@ class Ports:
     controller_manager: int
     scheduler: int
     kuberay: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Paths in a box's folder."""
-
-    folder: Path
-
-    @property
-    def kubeconfig(self) -> Path:
-        """The administrator's."""
-        return self.folder / "kubeconfig"
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "logs"
-
-    @property
-    def pki(self) -> Path:
-        return self.folder / "pki"
-
-    @property
-    def etcd(self) -> Path:
-        return self.folder / "etcd"
-
-    @property
-    def bin(self) -> Path:
-        """Holds kubectl, for PATH."""
-        return self.folder / "bin"
-
-    def kubeconfig_of(self, component: str) -> Path:
-        return self.pki / f"{component}.kubeconfig"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

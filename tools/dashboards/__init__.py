@@ -1,6 +1,5 @@
-"""Grafana's dashboards, from a source that a person reads; see `make dashboards`.
+"""Grafana's dashboards: `fleet` and `experiment` are made of the parts in `panels`.
 
-`fleet` and `experiment` say what is shown, in the words of `panels`; `build` makes Grafana's JSON
-of it by Grafana's own types, so that its schema holds them. What is in deploy/grafana is what this
-gives. `pictures` draws the same JSON for the docs, where there is no Grafana.
+`make chart` writes their JSON, by Grafana's own types. `draw` draws the same JSON for the docs,
+without a Grafana.
 """

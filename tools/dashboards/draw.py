@@ -1,7 +1,7 @@
 """Draws a dashboard's JSON as a page, for the docs: Lastmile's own picture of it, not Grafana's.
 
 The caller has sent Grafana's queries to Prometheus. This module draws the answers as lines, large
-numbers and tables on Grafana's grid. It knows the panels that `build` makes and no others.
+numbers and tables on Grafana's grid. It supports the kinds of panels of `panels.py` only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import cycle
 from typing import Any
 
 LABEL = "drawn by Lastmile's renderer, not Grafana"
-# Of a panel's title and a query's letter: the series that Prometheus gave, over time.
+# The series that Prometheus returned, by a panel's title and a query's letter.
 Answers = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 _COLOURS = ("#3274d9", "#56a64b", "#e0b400", "#e02f44", "#8f3bb8", "#ff780a", "#37872d", "#0a437c")
 _WORDS = {"green": "#37872d", "yellow": "#b58900", "orange": "#d9650d", "red": "#c4162a"}
-# Of a drawing: a column of the grid, then the height, what is below and left of it for its axes.
+# Sizes of a drawing: a column of the grid, the height, and the margins below and left for axes.
 _COLUMN, _HEIGHT, _BOTTOM, _LEFT = 62.0, 158.0, 16.0, 62.0
-_MANY_LINES = 8  # of a legend
+_MANY_LINES = 8  # in a legend
 _STYLE = """
 body { font: 13px/1.35 system-ui, sans-serif; margin: 12px; color: #1b1f24; background: #f4f5f5; }
 h1 { font-size: 18px; margin: 0; } p { margin: 2px 0 10px; color: #57606a; }
@@ -95,7 +95,7 @@ def draw_dashboard(document: Mapping[str, Any], answers: Answers, moments: Seque
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style><h1>{title}</h1><p>{html.escape(LABEL)}, of a run of this "
-        f"project's tests; what GPUs tell is made up there</p><main>{parts}</main></html>"
+        f"project's tests; the metrics of GPUs are invented</p><main>{parts}</main></html>"
     )
 
 

@@ -16,7 +16,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 from pyspark.sql import SparkSession  # type: ignore[import-not-found]
 from statements import EXPECTED, TABLES  # type: ignore[import-not-found]
 
-from tools.jar_tools import ICEBERG_SPARK, fetch, find_jars
+from tools.packages import ICEBERG_SPARK, fetch, find_jars
 
 # Metadata contains absolute paths. This one is the same on all machines; tests replace it.
 WAREHOUSE = Path("/tmp/lastmile-spark-tables")

@@ -15,10 +15,10 @@ import yaml
 from git_repository import Repository
 from loopback import free_ports
 
-from tools.build_tools import find_argocd, find_argocd_crds, find_redis
+from tools.build_tools import ARGOCD, ARGOCD_CRDS, find_built, find_redis
 from tools.cluster.components import HOST, Component, Probe
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.machine.coming_up import Running
+from tools.cluster.startup import Running
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 SAMPLES = DEPLOY / "argocd"
@@ -67,7 +67,7 @@ class ArgoCD:
             ComponentError: one of them does not become ready.
         """
         apply = ("apply", "--server-side", "-f")
-        for path in sorted(find_argocd_crds().glob("*-crd.yaml")):
+        for path in sorted(find_built(ARGOCD_CRDS).glob("*-crd.yaml")):
             box.kubectl(*apply, str(path))
         items = {"apiVersion": "v1", "kind": "List", "items": INSTALLED}
         box.kubectl(*apply, "-", stdin=json.dumps(items))
@@ -121,7 +121,7 @@ class ArgoCD:
         socket = self.box.layout.folder / "ask"
         return self._component(
             name,
-            find_argocd(),
+            find_built(ARGOCD),
             Probe(port=metrics_port, path="/healthz", is_tls=False),
             {"ARGOCD_GPG_ENABLED": "false", "ARGOCD_ASK_PASS_SOCK": str(socket)},
             f"--address={HOST}",
@@ -135,7 +135,7 @@ class ArgoCD:
     def _controller(self, repo_port: int, redis_port: int, metrics_port: int) -> Component:
         return self._component(
             "argocd-application-controller",
-            find_argocd(),
+            find_built(ARGOCD),
             None,  # that an Application is synced shows that it is ready
             {"ARGOCD_FAKE_IN_CLUSTER": "true"},  # the cluster is that of KUBECONFIG
             f"--namespace={NAMESPACE}",
@@ -151,7 +151,7 @@ class ArgoCD:
         metrics_port, probe_port, webhook_port = ports
         return self._component(
             "argocd-applicationset-controller",
-            find_argocd(),
+            find_built(ARGOCD),
             None,
             {"ARGOCD_FAKE_IN_CLUSTER": "true"},
             f"--namespace={NAMESPACE}",

@@ -19,10 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent / "stages"))
 
 from pipeline_runtime.config import API_VERSION
 from tools.cluster.binaries import Binaries, find_control_plane
-from tools.cluster.box import Box
+from tools.cluster.box import Box, KubectlError, find_existing
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.errors import KubectlError
-from tools.cluster.existing import find_existing
 from tools.cluster.startup import Settings
 from tools.crd import PLURAL
 from tools.go_tools import ToolError

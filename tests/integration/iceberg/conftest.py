@@ -11,15 +11,16 @@ import pytest
 from iceberg_rest import RestProxy, expire_by_java, running_rest_server
 from postgres_server import running_postgres
 
-from tools.build_tools import find_iceberg_rest, find_postgres
+from tools.build_tools import find_postgres
 from tools.go_tools import ToolError
+from tools.packages import ICEBERG_REST, find_jars
 
 
 @pytest.fixture(scope="session")
 def rest_jars(skip_unless_ci: Callable[[str], NoReturn]) -> Path:
     """Find the jars of upstream's REST catalog."""
     try:
-        return find_iceberg_rest()
+        return find_jars(ICEBERG_REST)
     except ToolError as error:
         skip_unless_ci(str(error))
 

@@ -13,11 +13,9 @@ from typing import NoReturn
 
 import pytest
 
+from tools.buildah import buildah, missing_for_images
 from tools.go_tools import ToolError
-from tools.images import Image, missing_for_images
-from tools.images.build import build_recipe
-from tools.images.buildah import buildah
-from tools.images.inputs import Recipe, snapshot
+from tools.images import Image, Recipe, build_recipe, snapshot
 
 # The first build on a machine bootstraps Debian and installs from the index: two minutes.
 pytestmark = pytest.mark.timeout(1200)

@@ -18,14 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from probe_pods import IMAGE
 
-from tools.cluster.binaries import Binaries
-from tools.cluster.errors import BoxError
-from tools.cluster.existing import find_existing
-from tools.cluster.full_node import FullNode, require_root
-from tools.cluster.node import node_binaries
-from tools.cluster.node.node_binaries import find_full_node
-from tools.cluster.node.node_startup import NodeSettings
-from tools.cluster.node.scratch_image import build_scratch_image
+from tools.cluster import binaries
+from tools.cluster.binaries import Binaries, find_full_node
+from tools.cluster.box import BoxError, find_existing
+from tools.cluster.full_node import FullNode, NodeSettings, require_root
+from tools.cluster.node_images import build_scratch_image
 from tools.go_tools import ToolError
 
 
@@ -46,7 +43,7 @@ def node_parts(skip_unless_ci: Callable[[str], NoReturn]) -> Binaries:
 def probe_image(node_parts: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the image that the pods of these tests run."""
     archive = tmp_path_factory.mktemp("images") / "probe.tar"
-    build_scratch_image(archive, IMAGE, node_parts[node_binaries.PROBE])
+    build_scratch_image(archive, IMAGE, node_parts[binaries.PROBE])
     return archive
 
 

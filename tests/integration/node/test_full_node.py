@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from probe_pods import PORT, WAIT, build_server, create, get, run_server
 
-from tools.cluster.binaries import KUBERNETES_MODULE
-from tools.cluster.errors import BoxError, KubectlError
+from tools.cluster.binaries import CONTAINERD_MODULE, KUBERNETES_MODULE
+from tools.cluster.box import BoxError, KubectlError
 from tools.cluster.full_node import FullNode
-from tools.cluster.node.node_binaries import CONTAINERD_MODULE
 
 pytestmark = pytest.mark.slow  # tests/e2e runs pods on such a node in each change
 

@@ -13,13 +13,12 @@ import pytest
 from cluster_commands import ROOT, run_cluster, wait_until
 from probe_pods import run_server
 
+from tools.cluster import node_machine, registry
 from tools.cluster.binaries import Binaries
+from tools.cluster.box import BoxError
 from tools.cluster.components import Layout
-from tools.cluster.errors import BoxError
 from tools.cluster.full_node import FullNode
-from tools.cluster.machine import registry
-from tools.cluster.machine.processes import IN_POD, find_processes
-from tools.cluster.node import remains
+from tools.cluster.registry import IN_POD, find_processes
 from tools.cluster.startup import build_kubectl
 from tools.go_tools import cache_root
 
@@ -69,15 +68,15 @@ def owner(folder: Path, image: Path) -> Iterator[subprocess.Popen[str]]:
 
 def find_traces(box_id: str, folder: Path) -> dict[str, object]:
     """Return what there is of a full node on this machine, by kind; nothing is left out."""
-    interface = remains.INTERFACES / remains.interface_name(box_id)
-    links = remains.LOG_LINKS.glob("*.log")
+    interface = node_machine.INTERFACES / node_machine.interface_name(box_id)
+    links = node_machine.LOG_LINKS.glob("*.log")
     found = {
         "processes": [process.component for process in find_processes(box_id)],
-        "mounts": remains.find_mounts(folder),
-        "control groups": remains.find_groups(box_id),
+        "mounts": node_machine.find_mounts(folder),
+        "control groups": node_machine.find_groups(box_id),
         "interface": interface.exists(),
         "log links": [link for link in links if str(link.readlink()).startswith(str(folder))],
-        "addresses": [*remains.NETWORK_RESULTS.glob(f"*{box_id}*")],
+        "addresses": [*node_machine.NETWORK_RESULTS.glob(f"*{box_id}*")],
         "folder": folder.exists(),
     }
     return {kind: value for kind, value in found.items() if value}
@@ -88,7 +87,7 @@ def running_components(box_id: str) -> set[str]:
 
 
 def read_kernel_settings() -> dict[str, str]:
-    return {name: (remains.KERNEL / name).read_text() for name in remains.KERNEL_SETTINGS}
+    return {name: (node_machine.KERNEL / name).read_text() for name in node_machine.KERNEL_SETTINGS}
 
 
 def test_what_a_killed_owner_leaves_is_cleaned_up_by_the_next_start_but_for_the_images(
@@ -110,7 +109,7 @@ def test_what_a_killed_owner_leaves_is_cleaned_up_by_the_next_start_but_for_the_
             "addresses",
             "folder",
         }
-        sockets = remains.find_shim_sockets(folder)
+        sockets = node_machine.find_shim_sockets(folder)
         assert all(socket.exists() for socket in sockets)
         process.send_signal(signal.SIGKILL)
     # What is bound to the owner ends with it; shims and containers do not.

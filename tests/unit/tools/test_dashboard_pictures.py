@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tools.dashboards.build import render
 from tools.dashboards.draw import LABEL, Answers, Moment, draw_dashboard, format_value
-from tools.dashboards.panels import Board, Kind, Panel, Query, Row, Step
+from tools.dashboards.panels import Board, Kind, Panel, Query, Row, Step, render
 
 EVIL = "<script>alert(1)</script>"
 STEPS = (Step(value=0.1, colour="yellow"), Step(value=0.5, colour="red"))

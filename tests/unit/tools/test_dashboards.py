@@ -16,9 +16,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from tools.dashboards.__main__ import BOARDS, FOLDER
-from tools.dashboards.build import render
-from tools.dashboards.panels import GRID_COLUMNS, Board
+from tools.chart import BOARDS, BOARDS_FOLDER
+from tools.dashboards.panels import GRID_COLUMNS, Board, render
 
 ROOT = Path(__file__).parents[3]
 # What Prometheus' annotations have beside the schema's fields (packages/grafana-prometheus).
@@ -30,7 +29,7 @@ boards = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
 
 def read(board: Board) -> dict[str, Any]:
     """The committed file without what the schema leaves to the data source."""
-    document: dict[str, Any] = json.loads((FOLDER / f"{board.name}.json").read_text())
+    document: dict[str, Any] = json.loads((BOARDS_FOLDER / f"{board.name}.json").read_text())
     for annotation in document.get("annotations", {}).get("list", ()):
         for field in OF_PROMETHEUS & set(annotation):
             del annotation[field]
@@ -82,12 +81,13 @@ def judge(document: dict[str, Any]) -> list[str]:
 
 @boards
 def test_the_file_is_what_the_source_gives(board: Board) -> None:
-    text = (FOLDER / f"{board.name}.json").read_text()
-    assert text == render(board), "run: make dashboards"
+    text = (BOARDS_FOLDER / f"{board.name}.json").read_text()
+    assert text == render(board), "run: make chart"
 
 
 def test_there_is_no_other_file() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {f"{board.name}.json" for board in BOARDS}
+    written = {path.name for path in BOARDS_FOLDER.iterdir()}
+    assert written == {f"{board.name}.json" for board in BOARDS}
 
 
 @boards

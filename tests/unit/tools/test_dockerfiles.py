@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.images import NAMES
-from tools.images.inputs import Recipe
-from tools.lock_part import select, split
+from tools.images import NAMES, Recipe
+from tools.lock import select, split
 
 ROOT = Path(__file__).parents[3]
 RECIPES = [Recipe(name=name) for name in NAMES]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tools.images.inputs import Recipe
-from tools.images.layout import NAME, Layout
-from tools.images.surroundings import build_pip_configuration, parse_pip_settings
+from tools.buildah import NAME, Layout, build_pip_configuration, parse_pip_settings
+from tools.images import Recipe
 
 DOCKERFILE = "ARG BASE\nFROM ${BASE} AS wheel\nCOPY a.lock src /src/\nCOPY --from=wheel /x /y\n"
 

@@ -6,7 +6,7 @@ import pytest
 from facts import assert_told
 
 from tools.go_tools import ToolError
-from tools.jar_tools import ALL, Jars, check, read_checksums
+from tools.packages import ALL, Jars, check, read_checksums
 
 PINNED = {"a-1.jar": "0a", "b-1.jar": "0b"}
 

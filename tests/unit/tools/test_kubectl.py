@@ -1,18 +1,17 @@
-"""A kubectl may take its own time and what it was told to wait, and no longer."""
+"""A kubectl command has a time limit, to which its own --timeout is added."""
 
 from pathlib import Path
 
 import pytest
 
-from tools.cluster import kubectl
-from tools.cluster.errors import KubectlError
-from tools.cluster.kubectl import Kubectl
+from tools.cluster import box
+from tools.cluster.box import Kubectl, KubectlError
 
 
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
-    """One that answers after half a second, where a command may take a tenth."""
-    monkeypatch.setattr(kubectl, "TIMEOUT_SECONDS", 0.1)
+    """Return a kubectl that takes half a second, with a limit of a tenth."""
+    monkeypatch.setattr(box, "KUBECTL_TIMEOUT_SECONDS", 0.1)
     program = tmp_path / "kubectl"
     program.write_text("#!/bin/sh\nsleep 0.5\necho done\n")
     program.chmod(0o755)
@@ -24,5 +23,5 @@ def test_a_command_that_hangs_is_ended_and_named(slow: Kubectl) -> None:
         slow("get", "pods")
 
 
-def test_a_command_that_waits_may_wait_as_long_as_it_was_told(slow: Kubectl) -> None:
+def test_the_timeout_of_a_command_extends_its_limit(slow: Kubectl) -> None:
     assert slow("delete", "namespace", "gone", "--timeout=60s") == "done\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from tools.lock_part import select
+from tools.lock import select
 from tools.sbom import (
     DISTRIBUTION,
     ROOT,

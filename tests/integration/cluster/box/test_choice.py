@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.cluster import binaries, certificates
+from tools.cluster import binaries, certificates, registry
 from tools.cluster.binaries import Binaries
-from tools.cluster.errors import BoxError
-from tools.cluster.existing import find_existing
-from tools.cluster.machine import registry
-from tools.cluster.machine.registry import MARKER
+from tools.cluster.box import BoxError, find_existing
+from tools.cluster.registry import MARKER
 
 
 @pytest.fixture(autouse=True)

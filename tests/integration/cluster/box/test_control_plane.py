@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tools.cluster.binaries import KUBERNETES_MODULE
-from tools.cluster.box import Box
+from tools.cluster.box import Box, KubectlError
 from tools.cluster.components import Layout
 from tools.cluster.control_plane import COMPONENTS, ControlPlane
-from tools.cluster.errors import KubectlError
 
 WAIT = "--timeout=120s"  # each is there within a second or two on an idle machine
 NUM_WORKERS = 2

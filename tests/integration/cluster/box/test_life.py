@@ -14,15 +14,12 @@ import pytest
 from cluster_commands import ROOT, TIMEOUT_SECONDS, run_cluster, wait_until
 from facts import assert_told
 
+from tools.cluster import registry
 from tools.cluster.binaries import Binaries
-from tools.cluster.box import Box
+from tools.cluster.box import Box, BoxError, ComponentError
 from tools.cluster.components import HOST
-from tools.cluster.control_plane import ControlPlane
-from tools.cluster.errors import BoxError, ComponentError
-from tools.cluster.machine import registry
-from tools.cluster.machine.ports import pick_ports
-from tools.cluster.machine.processes import find_processes
-from tools.cluster.machine.registry import MARKER
+from tools.cluster.control_plane import ControlPlane, pick_ports
+from tools.cluster.registry import MARKER, find_processes
 from tools.go_tools import cache_root
 
 pytestmark = pytest.mark.slow  # the box itself changes rarely
@@ -182,7 +179,7 @@ def test_a_record_of_another_version_is_told_and_passed_over(
 
 
 def test_a_box_whose_owner_lives_is_not_cleaned_up(box: Box, parts: Binaries) -> None:
-    sweep = "from tools.cluster.machine import registry; registry.sweep()"
+    sweep = "from tools.cluster import registry; registry.sweep()"
     another = [sys.executable, "-c", sweep]
     subprocess.run(another, cwd=ROOT, check=True, timeout=TIMEOUT_SECONDS)
 

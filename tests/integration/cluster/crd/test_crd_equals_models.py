@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from property_tests import examples
 
 from pipeline_runtime.config import GROUP, ExperimentStatus, load_manifests, parse_experiment
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import Box, KubectlError
 from tools.crd import CRD_FILE, PLURAL
 
 ROOT = Path(__file__).parents[4]

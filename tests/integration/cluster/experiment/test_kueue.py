@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS, Stage, play
 
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import Box, KubectlError
 
 pytestmark = pytest.mark.usefixtures("played")
 

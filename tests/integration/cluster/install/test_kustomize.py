@@ -10,8 +10,7 @@ from cluster_commands import ROOT
 from helm_chart import container, operator_pod, select, settings_of
 
 from dataset_operator.settings import parse_settings
-from tools.cluster.box import Box
-from tools.cluster.existing import find_existing
+from tools.cluster.box import Box, find_existing
 
 OVERLAYS = ROOT / "deploy" / "kustomize"
 NAMESPACES = ("lastmile-system", "ads", "search")

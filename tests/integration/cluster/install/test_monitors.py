@@ -9,9 +9,8 @@ import pytest
 import yaml
 from helm_chart import CHART, Document, Helm
 
-from tools.build_tools import find_monitoring_crds
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.build_tools import MONITORING_CRDS, find_built
+from tools.cluster.box import Box, KubectlError
 
 ROOT = CHART.parents[1]
 GROUP = "monitoring.coreos.com"
@@ -25,7 +24,7 @@ RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 @pytest.fixture(scope="module")
 def watched(box: Box) -> Iterator[Box]:
     """The cluster with these CRDs, which it has for this module alone."""
-    folder = find_monitoring_crds()
+    folder = find_built(MONITORING_CRDS)
     paths = [str(folder / f"{GROUP}_{plural}.yaml") for plural in KINDS.values()]
     files = [word for path in paths for word in ("-f", path)]
     names = [f"crd/{plural}.{GROUP}" for plural in KINDS.values()]

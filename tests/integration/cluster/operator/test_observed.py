@@ -18,9 +18,8 @@ from observed_stage import Observed, observing
 from reconcile_stage import NAME
 
 from tools.build_tools import find_prometheus
+from tools.chart import BOARDS, BOARDS_FOLDER
 from tools.cluster.box import Box
-from tools.dashboards.__main__ import BOARDS
-from tools.dashboards.__main__ import FOLDER as BOARDS_FOLDER
 from tools.dashboards.experiment import EXPERIMENT, WRITERS
 from tools.go_tools import ToolError
 

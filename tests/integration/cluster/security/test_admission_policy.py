@@ -13,8 +13,7 @@ from reconcile_stage import NAME, Stage, stage_of
 
 from dataset_operator.api import EXPERIMENT_LABEL
 from dataset_operator.names import Owner
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import Box, KubectlError
 
 pytestmark = pytest.mark.usefixtures("played")
 

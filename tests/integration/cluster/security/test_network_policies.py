@@ -20,8 +20,7 @@ from dataset_operator.api import (
     RUNTIME_METRICS_PORT,
 )
 from dataset_operator.settings import NetworkSettings
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import Box, KubectlError
 
 GCS_PORT, SSH_PORT = 6379, 22  # Ray's own, and one that nobody speaks of
 PORTS = (DASHBOARD_PORT, RUNTIME_METRICS_PORT, RAY_METRICS_PORT, GCS_PORT, SSH_PORT)

@@ -15,8 +15,7 @@ from commands import LASTMILE, User
 from helm_chart import CHART, RELEASE, Document, Helm
 from reconcile_stage import NAME
 
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import Box, KubectlError
 
 OPERATOR = "lastmile-operator"
 HOOK = "lastmile-release-finalizers"

@@ -38,8 +38,7 @@ from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.status import find_condition
 from dataset_operator.testing import PortsOf, StandInRay
 from pipeline_runtime.config import API_VERSION, KIND
-from tools.cluster.box import Box
-from tools.cluster.errors import KubectlError
+from tools.cluster.box import Box, KubectlError
 
 TOKEN = "shared"
 POLL_SECONDS = 0.1

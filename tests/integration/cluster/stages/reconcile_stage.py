@@ -29,8 +29,7 @@ from dataset_operator.sources.driver_metrics import RuntimeSource
 from dataset_operator.status import find_condition
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.config import API_VERSION, KIND
-from tools.cluster.box import Box
-from tools.cluster.kubectl import Kubectl
+from tools.cluster.box import Box, Kubectl
 
 NAME = "clicks"
 LOOPBACK = "127.0.0.1"

@@ -11,10 +11,10 @@ from pathlib import Path
 from reconcile_stage import DEADLINE_SECONDS, POLL_SECONDS
 
 from tools.cluster.binaries import Binaries
+from tools.cluster.box import KubectlError
 from tools.cluster.components import Component
 from tools.cluster.control_plane import ControlPlane
-from tools.cluster.errors import KubectlError
-from tools.cluster.machine.processes import spawn
+from tools.cluster.registry import spawn
 from tools.cluster.startup import Settings
 
 CRDS = Path(__file__).parents[4] / "crds"

@@ -1,25 +1,31 @@
-"""The files that the components of a full node read, as cluster-in-a-box.md found them to work.
+"""The command lines of a full node's components, and the files that they read.
 
-`node_components.py` names them to the processes, `node_startup.py` has them written.
+`full_node.py` writes the files and runs the components. `components.py` has those of the control
+plane.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tools.cluster import binaries
 from tools.cluster.binaries import Binaries
-from tools.cluster.components import Layout
-from tools.cluster.machine.processes import group_name
-from tools.cluster.node import node_binaries
-from tools.cluster.node.node_network import Network
+from tools.cluster.box import Layout
+from tools.cluster.components import SERVICE_ADDRESSES, Builder, Component, Probe
+from tools.cluster.node_machine import Network, group_name
+from tools.go_tools import Program
 
+NODE_NAME = "box-node-0"
+PROXY_HEALTH_PORT = 10_256  # upstream's defaults, free in a network of its own
+PROXY_METRICS_PORT = 10_249
+POLICIES_HEALTH_PORT = 20_244
 POD_ADDRESSES = "10.244.0.0/24"  # the usual pod network of one node
 DOMAIN = "cluster.local"
-PAUSE_IMAGE = "lastmile.invalid/pause:1"  # a name that no registry can have
+PAUSE_IMAGE = "lastmile.invalid/pause:1"  # no registry can have this name
 KUBELET_PORT = 10_250  # upstream's defaults, free in a network of its own
 KUBELET_HEALTH_PORT = 10_248
 DNS_READY_PORT = 8_181
-# What is in /run or /opt, of no use here, or looks for file systems and tells that there are none.
+# Plugins that are of no use here: they need /run, /opt or certain file systems.
 UNUSED_PLUGINS = (
     "io.containerd.nri.v1.nri",
     "io.containerd.internal.v1.opt",
@@ -78,12 +84,93 @@ class NodeLayout(Layout):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeBuilder(Builder):
+    """Builds the components of one full node: those of a control plane, and the node's."""
+
+    layout: NodeLayout
+
+    def containerd(self, lock: int) -> Component:
+        """The container runtime.
+
+        Args:
+            lock: the descriptor by which it and its shims hold the lock of the image store.
+        """
+        config = f"--config={self.layout.containerd_config}"
+        component = self._build(binaries.CONTAINERD, None, config)
+        return replace(component, keeps=(lock,))
+
+    def kubelet(self) -> Component:
+        return self._build_node(
+            binaries.KUBELET,
+            KUBELET_HEALTH_PORT,
+            "/healthz",
+            f"--config={self.layout.kubelet_config}",
+            f"--kubeconfig={self.layout.kubeconfig_of(binaries.KUBELET.name)}",
+            f"--root-dir={self.layout.kubelet}",
+            f"--hostname-override={NODE_NAME}",
+            f"--node-ip={self.place.address}",
+        )
+
+    def kube_proxy(self) -> Component:
+        """Routes the addresses of Services to pods, by iptables."""
+        address = self.place.address
+        return self._build_node(
+            binaries.KUBE_PROXY,
+            PROXY_HEALTH_PORT,
+            "/healthz",
+            f"--kubeconfig={self.layout.kubeconfig_of(binaries.KUBE_PROXY.name)}",
+            f"--hostname-override={NODE_NAME}",
+            "--proxy-mode=iptables",
+            f"--cluster-cidr={POD_ADDRESSES}",
+            f"--healthz-bind-address={address}:{PROXY_HEALTH_PORT}",
+            f"--metrics-bind-address={address}:{PROXY_METRICS_PORT}",
+            "--conntrack-max-per-core=0",  # a setting of the machine, not of the namespace: keep it
+            "--conntrack-tcp-timeout-established=0s",
+            "--conntrack-tcp-timeout-close-wait=0s",
+            "--oom-score-adj=0",
+        )
+
+    def coredns(self) -> Component:
+        """The cluster's DNS, as a process."""
+        return self._build_node(
+            binaries.COREDNS, DNS_READY_PORT, "/ready", f"-conf={self.layout.corefile}"
+        )
+
+    def policies(self) -> Component:
+        """Enforces NetworkPolicies, by iptables and sets of addresses."""
+        name = binaries.POLICIES.name
+        return self._build_node(
+            binaries.POLICIES,
+            POLICIES_HEALTH_PORT,
+            "/healthz",
+            f"--kubeconfig={self.layout.kubeconfig_of(name)}",
+            f"--hostname-override={NODE_NAME}",
+            f"--service-cluster-ip-range={SERVICE_ADDRESSES}",
+            f"--health-addr={self.place.address}",
+            f"--health-port={POLICIES_HEALTH_PORT}",
+        )
+
+    def _nodes(self) -> tuple[str, ...]:
+        pki = self.layout.pki
+        return (
+            "--authorization-mode=Node,RBAC",
+            "--kubelet-preferred-address-types=InternalIP",  # the node's name does not resolve
+            f"--kubelet-certificate-authority={pki / 'ca.crt'}",
+            f"--kubelet-client-certificate={pki / 'client.crt'}",
+            f"--kubelet-client-key={pki / 'client.key'}",
+        )
+
+    def _build_node(self, program: Program, port: int, path: str, *arguments: str) -> Component:
+        return self._build(program, Probe(port=port, path=path, is_tls=False), *arguments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFiles:
     """Builds the files of one full node.
 
     Attributes:
-        box_id: of the box.
-        node: the map of what the node adds to the box's folder.
+        box_id: the id of the box.
+        node: the map of the box's folder.
         network: its network.
         binaries: its programs.
         store: the folder of containerd's images.
@@ -96,7 +183,7 @@ class NodeFiles:
     store: Path
 
     def write(self) -> None:
-        """Write them all."""
+        """Write all files."""
         files = {
             self.node.containerd_config: self._containerd_config(),
             self.node.cni / "box.conflist": json.dumps(self._cni_config(), indent=2),
@@ -137,10 +224,10 @@ class NodeFiles:
             "cgroupRoot": f"/{group_name(self.box_id)}",
             "failCgroupV1": False,
             "failSwapOn": False,
-            "oomScoreAdj": 0,  # less is not always allowed
+            "oomScoreAdj": 0,  # a lower score is not always allowed
             "podLogsDir": str(self.node.pod_logs),
             "volumePluginDir": str(self.node.kubelet / "volume-plugins"),
-            # The disk is the machine's, and whatever else fills it is no reason to end a test.
+            # The disk is the machine's: if other files fill it, no test should end.
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%"},
         }
@@ -169,7 +256,7 @@ class NodeFiles:
 
     def _corefile(self) -> str:
         address = self.network.node_address
-        kubeconfig = self.node.kubeconfig_of(node_binaries.COREDNS.name)
+        kubeconfig = self.node.kubeconfig_of(binaries.COREDNS.name)
         zones = f"{DOMAIN} in-addr.arpa ip6.arpa"
         return f"""{zones} {{
     bind {address}
@@ -180,7 +267,7 @@ class NodeFiles:
         pods insecure
     }}
 }}
-# Whoever asks for a name outside is told at once that there is none, instead of waiting.
+# A query for a name outside is answered at once: there is no such name.
 . {{
     bind {address}
     template ANY ANY {{
@@ -191,8 +278,8 @@ class NodeFiles:
 
     def _containerd_config(self) -> str:
         socket = self.node.containerd_socket
-        shim = self.binaries[node_binaries.SHIM]
-        runc = self.binaries[node_binaries.RUNC]
+        shim = self.binaries[binaries.SHIM]
+        runc = self.binaries[binaries.RUNC]
         return f"""version = 3
 imports = []
 root = {_quote(self.store)}
@@ -210,10 +297,10 @@ sandbox = {_quote(PAUSE_IMAGE)}
 
 [plugins.'io.containerd.cri.v1.runtime']
 netns_mounts_under_state_dir = true
-restrict_oom_score_adj = true  # less than containerd's own is not always allowed
+restrict_oom_score_adj = true  # a lower score than containerd's is not always allowed
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = [{_quote(self.binaries[node_binaries.CNI_PLUGINS[0]].parent)}]
+bin_dirs = [{_quote(self.binaries[binaries.CNI_PLUGINS[0]].parent)}]
 conf_dir = {_quote(self.node.cni)}
 use_internal_loopback = true
 

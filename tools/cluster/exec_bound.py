@@ -1,6 +1,6 @@
 """Turns into a program that the kernel kills as soon as its parent is gone, kill -9 included.
 
-Run as `python exec_bound.py PARENT PROGRAM ARGUMENT…` by `processes.py`; a program of its own
+Run as `python exec_bound.py PARENT PROGRAM ARGUMENT…` by `registry.py`; a program of its own
 because code between fork and exec would have to run in a process that may have threads.
 """
 

@@ -1,1 +1,0 @@
-"""Makes this machine a node that runs real pods: its programs, files, images and network."""
