@@ -1,7 +1,7 @@
 """A Kubernetes for the tests: one control plane for the session, a namespace for each test.
 
-KUBECONFIG with USE_EXISTING_CLUSTER=true puts the tests on a cluster that is there already: it gets
-the CRD of this checkout, and what it cannot carry is skipped.
+KUBECONFIG with USE_EXISTING_CLUSTER=true runs the tests on an existing cluster, which gets the CRD
+of this checkout. Tests that need more than it has are skipped (docs/tools.md).
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tools.crd import PLURAL
 from tools.go_tools import ToolError
 
 CRDS = Path(__file__).parents[3] / "crds"  # Lastmile's own
-CRD_SECONDS = 60.0  # until the API server has looked at a new one
+CRD_SECONDS = 60.0  # until the API server has accepted a new one
 GONE_SECONDS = 180.0  # until a namespace and its pods are deleted, on a busy machine
 CLUSTER_KINDS = (
     "clusterroles",
@@ -39,7 +39,7 @@ CLUSTER_KINDS = (
     "validatingadmissionpolicies",
     "validatingwebhookconfigurations",
 )
-# The first `reconcile_stage.log_in` of a run makes these for all that follow.
+# The first `reconcile_stage.log_in` of a run creates these for the following ones.
 KEPT = {
     "clusterrole.rbac.authorization.k8s.io/lastmile-tests-operator",
     "clusterrolebinding.rbac.authorization.k8s.io/lastmile-tests-operator",
@@ -116,7 +116,7 @@ def _wait_until_gone(find: Callable[[], set[str]]) -> None:
 
 
 def _install_crds(existing: Box) -> None:
-    """Ours, in the place of another version's."""
+    """Install the CRD of this checkout, replacing another version's."""
     existing.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
     deadline = time.monotonic() + CRD_SECONDS
     while True:
@@ -125,8 +125,8 @@ def _install_crds(existing: Box) -> None:
             existing.kubectl("get", "--raw", f"/apis/{API_VERSION}/{PLURAL}?limit=1")
             return
         except KubectlError as error:
-            # kubectl does not wait for an object that has no conditions at all yet: it ends. And
-            # one that is established is served a moment later.
+            # kubectl does not wait for an object without conditions, but ends. And the API server
+            # serves a CRD a moment after it is established.
             words = ("status.conditions accessor error", "NotFound", "could not find")
             if not any(word in str(error) for word in words) or time.monotonic() > deadline:
                 raise
@@ -135,7 +135,7 @@ def _install_crds(existing: Box) -> None:
 
 @pytest.fixture(scope="module")
 def kuberay(box: Box) -> Box:
-    """Return the cluster if it has KubeRay, as one that was started here has; skip otherwise."""
+    """Return the cluster if it has KubeRay, as a control plane started here has; skip otherwise."""
     if "rayclusters.ray.io" not in _find_kinds(box):
         pytest.skip("the existing cluster has no KubeRay")
     return box
@@ -152,7 +152,7 @@ def played(kuberay: Box) -> Box:
         for sign in ("=", "!=")
     )
     if "stages.kwok.x-k8s.io" not in _find_kinds(kuberay) or not kwoks or others:
-        pytest.skip("the existing cluster does not play pods: it needs kwok, and no other nodes")
+        pytest.skip("the cluster does not simulate pods: it needs kwok, and no other nodes")
     return kuberay
 
 
@@ -162,11 +162,11 @@ def _find_kinds(box: Box) -> list[str]:
 
 @pytest.fixture
 def namespace(box: Box) -> Iterator[str]:
-    """Make a namespace that goes away, with all that is in it, after the test."""
-    box.check()  # or every later test would fail by its time limit, without a cause
+    """Create a namespace, which is deleted with its objects after the test."""
+    box.check()  # otherwise every later test would fail by its time limit, without a cause
     name = f"test-{secrets.token_hex(4)}"
     box.kubectl("create", "namespace", name)
-    # Pods are refused until the controller manager has made it.
+    # Pods are refused until the controller manager has created it.
     account = ("serviceaccount/default", f"--namespace={name}")
     box.kubectl("wait", "--for=create", "--timeout=60s", *account)
     yield name
