@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dataloading.measuring.machine import (
+from benchmarks.harness.machine import (
     describe_commit,
     describe_machine,
     describe_versions,

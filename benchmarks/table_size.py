@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dataloading.measuring.machine import tree_pss_bytes
 from benchmarks.dataloading.reporting.results import spread
 from benchmarks.dataloading.workloads import sample_options
+from benchmarks.harness.machine import tree_pss_bytes
 from benchmarks.records import Beginning
 from benchmarks.turns import in_turn
 from pipeline_runtime.report import load_summary

@@ -1,11 +1,5 @@
-"""Errors by which the benchmark refuses its own figures."""
+"""Errors of this benchmark, which are those of the harness."""
 
-from __future__ import annotations
+from benchmarks.harness.errors import BenchmarkError, DisagreementError
 
-
-class BenchmarkError(Exception):
-    """The benchmark cannot continue, or must not. The message says why, and what to do."""
-
-
-class DisagreementError(BenchmarkError):
-    """Two loaders delivered different rows or contents, so their speeds must not be compared."""
+__all__ = ["BenchmarkError", "DisagreementError"]

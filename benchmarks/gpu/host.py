@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.dataloading.measuring.machine import describe_machine
 from benchmarks.dataloading.measuring.training_step import TrainingStep
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.gpu.asking import Ask, Busyness, Rate
 from benchmarks.gpu.cells import Cell, Scale
 from benchmarks.gpu.sources import open_source
 from benchmarks.gpu.trace import synchronize, trace_steps
+from benchmarks.harness.machine import describe_machine
 from pipeline_runtime import kernels
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from benchmarks.dataloading.measuring.machine import describe_commit
+from benchmarks.harness.machine import describe_commit
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NAME: Final = "lastmile-gpu"

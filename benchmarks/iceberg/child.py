@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import torch
 
 from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
-from benchmarks.dataloading.measuring.machine import num_cores
+from benchmarks.harness.machine import num_cores
 from benchmarks.iceberg.lakes import Lake
 from benchmarks.iceberg.programs import Epoch, Program
 from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch

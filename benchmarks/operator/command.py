@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.measuring.machine import describe_commit, load_average
+from benchmarks.harness.machine import describe_commit, load_average
 from benchmarks.operator import arms
 from benchmarks.operator.figure import draw
 from benchmarks.operator.report import build_markdown

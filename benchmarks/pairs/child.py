@@ -1,66 +1,55 @@
-"""A process that measures epochs with the code of one checkout, whichever commit that is.
+"""A process that measures epochs with the code of one checkout, which is on its PYTHONPATH.
 
-`arms` runs this file with the checkout on the module path. Each line of its input is a JSON
-document with a loader, a workload and a consumer; it writes a line with the measured epoch, or
-with the error. It uses only what the loading benchmark has had in every commit.
+This file is run as a script. It imports nothing of the checkout that it lies in, except `serving`.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import pkgutil
-import sys
-import traceback
+import runpy
 import warnings
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-_PACKAGE = "benchmarks.dataloading"
+_PACKAGE: Final = "benchmarks.dataloading"
+_SERVING: Final = Path(__file__).parents[1] / "harness" / "serving.py"
 
 
-def serve() -> None:
-    """Measure what is asked until the input ends."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print there
-    importing = import_module("pipeline_runtime.importing").importing
-    with importing():
+def _open() -> tuple[Any, Any]:
+    """Import everything that an epoch needs."""
+    with import_module("pipeline_runtime.importing").importing():
         torch = import_module("torch")
         for name in ("checksums", "epochs", "jobs", "peers", "workloads"):
             _find(name)
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     runtime = import_module("pipeline_runtime").__file__
-    answers.write(json.dumps({"checkout": str(Path(str(runtime)).parents[1])}) + "\n")
-    for line in sys.stdin:
-        answers.write(json.dumps(_answer(json.loads(line))) + "\n")
+    return {"checkout": str(Path(str(runtime)).parents[1])}, _measure
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return _measure(asked)
-    except Exception:  # noqa: BLE001 - the other side reports it, whatever it is
-        return {"error": traceback.format_exc()}
-
-
-def _measure(asked: dict[str, Any]) -> dict[str, Any]:
-    workload = _find("workloads").Workload(**asked["workload"])
-    job = _find("jobs").Job(loader=asked["loader"], workload=workload, consumer=asked["consumer"])
+def _measure(request: dict[str, Any]) -> dict[str, Any]:
+    workload = _find("workloads").Workload(**request["workload"])
+    job = _find("jobs").Job(
+        loader=request["loader"], workload=workload, consumer=request["consumer"]
+    )
     with import_module("pipeline_runtime.importing").importing():
         opener = _find("peers").opener_of(job)
     epoch = _find("epochs").run_epoch(job, opener)
     return {
-        "seconds": epoch.seconds,
-        "steady_seconds_a_row": epoch.steady_seconds_a_row,
-        "cpu_seconds": epoch.cpu_seconds,
+        "values": {
+            "rowsPerSecond": 1 / epoch.steady_seconds_a_row,
+            "epochRowsPerSecond": epoch.sums.get("rows", 0) / epoch.seconds,
+            "cpuSeconds": max(epoch.cpu_seconds or 0.0, 1e-3),
+            "peakBytes": _peak_bytes(),
+        },
         "sums": epoch.sums,
-        "peak_bytes": _peak_bytes(),
     }
 
 
 def _find(name: str) -> Any:
-    """Import a module of the loading benchmark; in some commits it lies in a folder below."""
+    """Import a module of the loading benchmark; in some commits it is in a folder below."""
     package = import_module(_PACKAGE)
     for found in pkgutil.walk_packages(package.__path__, f"{_PACKAGE}."):
         if found.name.rpartition(".")[2] == name and not found.ispkg:
@@ -68,14 +57,14 @@ def _find(name: str) -> Any:
     raise ModuleNotFoundError(f"{_PACKAGE} has no module {name}")
 
 
-def _peak_bytes() -> int | None:
-    """Return the most memory that this process ever had; None off Linux."""
+def _peak_bytes() -> int:
+    """Return the maximum of this process's memory so far; 0 off Linux."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), None)
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 if __name__ == "__main__":
-    serve()
+    runpy.run_path(str(_SERVING))["serve"](_open)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from benchmarks.dataloading.measuring.machine import cpu_seconds_by_process, tree_cpu_seconds
+from benchmarks.harness.machine import cpu_seconds_by_process, tree_cpu_seconds
 
 TRAINER, COORDINATOR, READERS, RAYLETS, REST = (
     *("trainer", "coordinator", "readers", "raylets"),

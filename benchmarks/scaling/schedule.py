@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading.errors import DisagreementError
-from benchmarks.dataloading.measuring.machine import num_cores
+from benchmarks.harness.machine import num_cores
 from benchmarks.scaling.cpu_time import COORDINATOR, TRAINER
 from benchmarks.scaling.elastic import Elastic, Stages, run_elastic
 from benchmarks.scaling.one_pass import Pass, run_pass, start_meter

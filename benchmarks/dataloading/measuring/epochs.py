@@ -18,7 +18,7 @@ from typing import Protocol
 from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.measuring.checksums import Sums, num_rows
 from benchmarks.dataloading.measuring.consumers import CONSUMERS
-from benchmarks.dataloading.measuring.machine import tree_cpu_seconds
+from benchmarks.harness.machine import tree_cpu_seconds
 from pipeline_runtime.batches import Batch
 
 # Work that was started ahead for a stopped epoch must not run while the next epoch is measured.

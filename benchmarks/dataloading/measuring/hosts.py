@@ -21,10 +21,10 @@ import torch
 
 from benchmarks.dataloading.jobs import Job
 from benchmarks.dataloading.measuring.epochs import Epoch, run_epoch
-from benchmarks.dataloading.measuring.machine import num_cores, tree_pss_bytes
 from benchmarks.dataloading.measuring.piped import Process
 from benchmarks.dataloading.measuring.ray_up import RayUp, join_ray
 from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
+from benchmarks.harness.machine import num_cores, tree_pss_bytes
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.importing import importing
 

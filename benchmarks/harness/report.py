@@ -1,0 +1,272 @@
+"""A benchmark's metrics and targets; its results as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.harness import machine
+from benchmarks.harness.cells import Cell, Document
+from benchmarks.harness.statistics import Estimate, rounded
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A column of the page.
+
+    Attributes:
+        name: key of its values in the results.
+        label: head of the column, with the unit.
+        scale: factor from the stored unit to that of the label.
+        is_compared: the page also has the ratio of each arm to the base.
+        is_drawn: the picture has a panel of the ratio, or of the value if it is not compared.
+    """
+
+    name: str
+    label: str
+    scale: float = 1.0
+    is_compared: bool = True
+    is_drawn: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A limit for a metric of the named arms in the named cells (all if empty).
+
+    Attributes:
+        of_ratio: the limit is for the ratio to the base, otherwise for the value.
+        by_bound: the bound of the estimate must keep the limit, otherwise the median.
+    """
+
+    text: str
+    metric: str
+    arms: Sequence[str] = ()
+    cells: Sequence[str] = ()
+    at_least: float | None = None
+    at_most: float | None = None
+    of_ratio: bool = True
+    by_bound: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """Everything that the page and the picture of a benchmark need besides its results.
+
+    Attributes:
+        name: of the files of the results.
+        module: `python -m benchmarks.MODULE` measures it.
+        text: says in a sentence or two what is compared, and how.
+        arm_label, cell_label: heads of the first two columns.
+        x_label: of the axis for the size `x` of the cells.
+        fact_labels: heads of columns for facts of cells.
+        add_lines: returns more lines of the page.
+    """
+
+    name: str
+    module: str
+    title: str
+    text: str
+    metrics: Sequence[Metric]
+    targets: Sequence[Target] = ()
+    cell_label: str = "cell"
+    arm_label: str = "arm"
+    x_label: str = ""
+    fact_labels: dict[str, str] = field(default_factory=dict)
+    add_lines: Callable[[Document], Iterator[str]] = lambda _: iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Start of a benchmark by `time.monotonic`, and the one-minute load average at that time."""
+
+    at: float = field(default_factory=time.monotonic)
+    load: float = field(default_factory=machine.load_average)
+
+    def describe(self, module: str, arguments: Sequence[str]) -> Document:
+        """Return the circumstances of `python -m benchmarks.MODULE ARGUMENTS`, which ends now."""
+        return {
+            "command": " ".join([f"python -m benchmarks.{module}", *arguments]),
+            "commit": machine.describe_commit(),
+            "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+            "minutes": round((time.monotonic() - self.at) / 60, 1),
+            "machine": machine.describe_machine(),
+            "versions": machine.describe_versions(),
+            "loadAverage": [self.load, machine.load_average()],
+        }
+
+
+def build_results(
+    benchmark: Benchmark, circumstances: Document, settings: Document, cells: Sequence[Cell]
+) -> Document:
+    """Return the results as they are written."""
+    results = {"version": VERSION, "benchmark": benchmark.name, **circumstances}
+    entries = [cell.to_json() for cell in cells]
+    return {**results, "settings": settings, "cells": entries}
+
+
+def cells_of(results: Document) -> list[Cell]:
+    """Return the cells of results."""
+    return [Cell.from_json(entry) for entry in results["cells"]]
+
+
+def judge(benchmark: Benchmark, results: Document) -> list[Document]:
+    """Judge every target in every cell that it names; `met` is None if it was not measured."""
+    found = []
+    for target in benchmark.targets:
+        for cell in cells_of(results):
+            if target.cells and cell.name not in target.cells:
+                continue
+            for arm in target.arms or [a for a in cell.arms if a != cell.base]:
+                read = cell.ratio if target.of_ratio else cell.value
+                found.append(_judge_one(target, f"{cell.name}, {arm}", read(arm, target.metric)))
+    return found
+
+
+def _judge_one(target: Target, where: str, found: Estimate | None) -> Document:
+    row: Document = {"target": target.text, "where": where, "measured": found, "met": None}
+    if found is None:
+        return row
+    if target.at_least is not None:
+        value = found.low if target.by_bound else found.median
+        return row | {"met": None if value is None else value >= target.at_least}
+    assert target.at_most is not None, f"{target.text} has no limit"
+    value = found.high if target.by_bound else found.median
+    return row | {"met": None if value is None else value <= target.at_most}
+
+
+def write_results(benchmark: Benchmark, results: Document, folder: Path) -> str:
+    """Write NAME.json, .md and .svg into a folder, which is made if missing; return the page."""
+    from benchmarks.harness.figure import draw  # matplotlib takes a second to import
+
+    folder.mkdir(parents=True, exist_ok=True)
+    page = build_page(benchmark, results)
+    (folder / f"{benchmark.name}.json").write_text(format_json(results))
+    (folder / f"{benchmark.name}.md").write_text(page)
+    draw(benchmark, cells_of(results), folder / f"{benchmark.name}.svg")
+    return page
+
+
+def format_json(results: Document) -> str:
+    """Return compact JSON: a line per field, and one per cell."""
+    lines = [f"{json.dumps(k)}: {_dump(v)}" for k, v in results.items() if k != "cells"]
+    cells = ",\n".join(_dump(cell) for cell in results["cells"])
+    return "{\n" + ",\n".join([*lines, f'"cells": [\n{cells}\n]']) + "\n}\n"
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(_shorten(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _shorten(value: Any) -> Any:
+    """Write floats without digits that mean nothing, as 5 in place of 5.0."""
+    if isinstance(value, dict):
+        return {name: _shorten(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shorten(one) for one in value]
+    is_whole = isinstance(value, float) and value.is_integer()
+    return int(value) if is_whole else value
+
+
+def build_page(benchmark: Benchmark, results: Document) -> str:
+    """Return the results as a page in Markdown."""
+    return "\n".join(_lines(benchmark, results)) + "\n"
+
+
+def _lines(benchmark: Benchmark, results: Document) -> Iterator[str]:
+    yield f"# {benchmark.title}\n"
+    yield f"{describe_circumstances(results)}\n"
+    settings = ", ".join(f"{name} {_show_setting(v)}" for name, v in results["settings"].items())
+    yield f"{benchmark.text} Settings: {settings}. {_describe_bounds(results)}\n"
+    if judged := judge(benchmark, results):
+        yield from build_table(
+            ("target", "where", "measured", "met"),
+            [
+                (row["target"], row["where"], format_estimate(row["measured"]), _met(row["met"]))
+                for row in judged
+            ],
+        )
+        yield ""
+    yield from build_table(_heads(benchmark), list(_rows(benchmark, results)))
+    yield from benchmark.add_lines(results)
+
+
+def describe_circumstances(results: Document) -> str:
+    """Return the first sentence of a page: how the results were made."""
+    system, load = results["machine"], results["loadAverage"]
+    return (
+        f"Made by `{results['command']}` at commit {results['commit']}, {results['finishedAt']}, "
+        f"in {results['minutes']:g} minutes, on {system['processor']}, {system['cores']} cores; "
+        f"load average {load[0]} at the start, {load[1]} at the end. Do not edit."
+    )
+
+
+def _describe_bounds(results: Document) -> str:
+    bounds = results.get("bounds", "one-sided 95 % bounds")
+    return f"Medians of interleaved rounds; a ratio is that of two arms in one round [{bounds}]."
+
+
+def _show_setting(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value}"
+
+
+def _heads(benchmark: Benchmark) -> list[str]:
+    heads = [benchmark.cell_label, benchmark.arm_label]
+    for metric in benchmark.metrics:
+        heads += [metric.label, "ratio"] if metric.is_compared else [metric.label]
+    return heads + list(benchmark.fact_labels.values())
+
+
+def _rows(benchmark: Benchmark, results: Document) -> Iterator[list[str]]:
+    for cell in cells_of(results):
+        for arm in cell.arms:
+            row = [cell.name, arm]
+            for metric in benchmark.metrics:
+                value = cell.value(arm, metric.name)
+                shown = value and Estimate(value.median * metric.scale)
+                if metric.is_compared:
+                    ratio = None if arm == cell.base else cell.ratio(arm, metric.name)
+                    row += [format_estimate(shown), format_estimate(ratio)]
+                else:
+                    row.append(format_estimate(value, metric.scale))
+            yield row + [_show_setting(cell.facts.get(name, "–")) for name in benchmark.fact_labels]
+
+
+def build_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Return the lines of a table, without columns in which no row has anything."""
+    used = [i for i in range(len(heads)) if any(row[i] != "–" for row in rows)]
+    for row in (heads, ["---"] * len(heads), *rows):
+        yield f"| {' | '.join(row[i] for i in used)} |"
+
+
+def format_estimate(found: Estimate | None, scale: float = 1.0) -> str:
+    """Return a median and its bounds with about three digits."""
+    if found is None:
+        return "–"
+    text = format_number(found.median * scale)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{format_number(found.low * scale)}–{format_number(found.high * scale)}]"
+
+
+def format_number(value: float) -> str:
+    """Return a number with about three digits, whole ones without a fraction."""
+    if value == int(value) or value >= 1000:
+        return f"{value:,.0f}"
+    return (
+        f"{value:.1f}"
+        if value >= 100
+        else f"{rounded(value):.3g}"
+        if value < 0.01
+        else f"{value:.2f}"
+    )
+
+
+def _met(is_met: bool | None) -> str:
+    return {None: "not measured", True: "met", False: "**missed**"}[is_met]
