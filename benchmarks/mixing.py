@@ -6,33 +6,30 @@ Three arms train the built-in model on the same rows, evaluated on the same othe
     permuted   the rows in a random order in one Parquet file: the best that a shuffle can give
     unmixed    the table's files as Parquet, whose neighbouring rows are alike
     mixed      the Iceberg table
-
-For each arm it gives the AUC over seeds; the variance of batch means of label and day, relative to
-that of a global permutation; and the speed of reading alone, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import torch
-from matplotlib.figure import Figure
 
-from benchmarks import records
-from benchmarks.dataloading.reporting.results import spread
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.program import build_parser, run
+from benchmarks.harness.report import Benchmark, Metric
+from benchmarks.harness.rounds import Rounds, Sample, measure
 from benchmarks.iceberg.lakes import ALL_COLUMNS, Lake, make_lake
 from benchmarks.iceberg.ours import build_experiment
-from benchmarks.turns import in_turn
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.loader import open_loader, parse_options
@@ -41,62 +38,57 @@ from pipeline_runtime.run.session import run_experiment
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, KEY
 
-NAME = "mixing"
-ARMS = ("permuted", "unmixed", "mixed")
 # A file has about as many rows as a window, as it has with the default window in a table that is
 # eight times as large.
 BATCH_SIZE, WINDOW_ROWS, DAYS = 512, 4096, 8
 LABEL, TIME = "clicked", "timestamp"
-FEATURES = tuple(
+FEATURES: Final = tuple(
     name for name in ALL_COLUMNS if name in (KEY, "item_id") or name.startswith(("dense_", "cat_"))
 )
-MICROSECONDS_PER_DAY = 86_400_000_000
+MICROSECONDS_PER_DAY: Final = 86_400_000_000
+BENCHMARK = Benchmark(
+    name="mixing",
+    module="mixing",
+    title="Batches of a sorted table",
+    text="AUC of a seed's training; variance of the batch means of label and day, relative to that "
+    "of a global permutation; speed of reading alone, planning included.",
+    metrics=(
+        Metric(name="auc", label="AUC", is_compared=False),
+        Metric(name="labelVariance", label="variance of labels", is_compared=False, is_drawn=False),
+        Metric(name="dayVariance", label="variance of days", is_compared=False, is_drawn=False),
+        Metric(name="rowsPerSecond", label="rows/s", is_drawn=False),
+        Metric(name="rowsPerCpuSecond", label="rows per CPU second", is_drawn=False),
+    ),
+    arm_label="order",
+)
 
 
-def main() -> int:
-    """Measure, and write the results; see `records.write_results`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.mixing", description=__doc__)
-    parser.add_argument("--rows", type=int, default=300_000, help="of the table")
-    parser.add_argument("--seeds", type=int, default=5, help="trainings of each arm")
-    parser.add_argument("--rounds", type=int, default=9, help="epochs of reading of each arm")
-    parser.add_argument("--data", type=Path, default=Path("build"), help="folder of the tables")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
+def compare(options: argparse.Namespace) -> Iterator[Cell]:
+    """Measure the AUC over seeds, the variance of batches, and the speed of reading."""
     keep_freed_memory()
-    beginning = records.Beginning()
     lake = make_lake(options.data, options.rows, days=DAYS)
     datasets = make_datasets(lake)
-    areas: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    with tempfile.TemporaryDirectory(prefix="lastmile-mixing-") as place:
-        for seed in range(options.seeds):
-            for arm in in_turn(ARMS, seed):
-                areas[arm].append(train(lake, datasets[arm], seed, Path(place) / f"{arm}-{seed}"))
-                print(f"seed {seed}, {arm}: AUC {areas[arm][-1]:.4f}", file=sys.stderr)
-    speeds = measure_speeds(lake, datasets, options.rounds)
-    results = {
-        "version": 1,
-        "benchmark": NAME,
-        **beginning.describe(NAME, sys.argv[1:]),
-        "settings": {
-            "rows": options.rows,
-            "seeds": options.seeds,
-            "batchSize": BATCH_SIZE,
-            "windowRows": WINDOW_ROWS,
-        },
-        "arms": [
-            {
-                "name": arm,
-                "auc": areas[arm],
-                **measure_batches(lake, datasets[arm]),
-                "rowsPerSecond": spread(options.rows / wall for wall, _ in speeds[arm]),
-            }
-            for arm in ARMS
-        ],
-        "speedOfMixed": compare(speeds, 0),
-        "cpuSpeedOfMixed": compare(speeds, 1),
-    }
-    records.print_results(NAME, results, options.output, build_markdown, draw)
-    return 0
+    seeds = dict.fromkeys(datasets, 0)
+
+    def train_next(arm: str) -> Sample:
+        seeds[arm] += 1
+        return Sample({"auc": train(lake, datasets[arm], seeds[arm])})
+
+    trained = measure(
+        "training",
+        {arm: partial(train_next, arm) for arm in datasets},
+        Rounds(count=options.seeds, warmups=0),
+    )
+    read = measure(
+        "reading",
+        {arm: partial(read_epoch, lake, dataset) for arm, dataset in datasets.items()},
+        Rounds(count=options.rounds),
+        base="unmixed",
+    )
+    for arm, dataset in datasets.items():
+        variances = {name: [value] for name, value in measure_batches(lake, dataset).items()}
+        read.arms[arm] |= trained.arms[arm] | variances
+    yield read
 
 
 def make_datasets(lake: Lake) -> dict[str, dict[str, Any]]:
@@ -114,31 +106,28 @@ def make_datasets(lake: Lake) -> dict[str, dict[str, Any]]:
     }
 
 
-def train(lake: Lake, dataset: dict[str, Any], seed: int, place: Path) -> float:
+def describe_training(columns: Sequence[str], seed: int, **more: Any) -> dict[str, Any]:
+    """Return the `training` of a manifest."""
+    shuffle = {"windowRows": WINDOW_ROWS}
+    columns = list(columns)
+    return {"batchSize": BATCH_SIZE, "columns": columns, "seed": seed, "shuffle": shuffle, **more}
+
+
+def train(lake: Lake, dataset: dict[str, Any], seed: int) -> float:
     """Train once, and return the AUC of the evaluation. Raises AssertionError if the run fails."""
-    training = {
-        "batchSize": BATCH_SIZE,
-        "columns": list(FEATURES),
-        "labelColumn": LABEL,
-        "seed": seed,
-        "shuffle": {"windowRows": WINDOW_ROWS},
-        "evaluation": {"holdoutPercent": 20, "by": [KEY]},
-    }
+    evaluation = {"holdoutPercent": 20, "by": [KEY]}
+    training = describe_training(FEATURES, seed, labelColumn=LABEL, evaluation=evaluation)
     experiment = build_experiment(lake, dataset=dataset, training=training)
-    options = RunOptions(output=place, storage_root=str(place.parent))
-    finished = run_experiment(experiment, "", options)
+    with tempfile.TemporaryDirectory(prefix="lastmile-mixing-") as folder:
+        options = RunOptions(output=Path(folder) / "out", storage_root=folder)
+        finished = run_experiment(experiment, "", options)
     assert finished.outcome.kind == "Complete", finished.outcome.error
     return float(finished.summary.training.metrics["eval_auc"])
 
 
 def iterate(lake: Lake, dataset: dict[str, Any], columns: Sequence[str]) -> Iterator[Batch]:
     """Yield an epoch's whole batches in the order of a training."""
-    training = {
-        "batchSize": BATCH_SIZE,
-        "columns": list(columns),
-        "seed": 1,
-        "shuffle": {"windowRows": WINDOW_ROWS},
-    }
+    training = describe_training(columns, 1)
     experiment = build_experiment(lake, dataset=dataset, training=training)
     options = parse_options(last_batch="drop", device=None, num_threads=None, distributed=False)
     return iter(open_loader(experiment, str(lake.folder), options))
@@ -155,73 +144,16 @@ def measure_batches(lake: Lake, dataset: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def measure_speeds(
-    lake: Lake, datasets: dict[str, dict[str, Any]], rounds: int
-) -> dict[str, list[tuple[float, float]]]:
-    """Return the seconds and CPU seconds of each arm's epochs, which take turns.
-
-    An epoch opens its table again. Raises AssertionError if an arm reads other rows.
-    """
-    found: dict[str, list[tuple[float, float]]] = {arm: [] for arm in ARMS}
-    read = set()
-    for index in range(-1, rounds):  # the first loads libraries and kernels off the clock
-        for arm in in_turn(ARMS, index):
-            before = time.perf_counter(), time.process_time()
-            num_rows = sum(
-                len(batch["item_id"]) for batch in iterate(lake, datasets[arm], FEATURES)
-            )
-            if index >= 0:
-                found[arm].append(
-                    (time.perf_counter() - before[0], time.process_time() - before[1])
-                )
-            read.add(num_rows)
-    assert len(read) == 1, read
-    return found
-
-
-def compare(speeds: dict[str, list[tuple[float, float]]], which: int) -> dict[str, float]:
-    """Return the speed of `mixed` relative to `unmixed`, by seconds (0) or CPU seconds (1)."""
-    pairs = zip(speeds["unmixed"], speeds["mixed"], strict=True)
-    return spread(unmixed[which] / mixed[which] for unmixed, mixed in pairs)
-
-
-def build_markdown(results: records.Document) -> str:
-    """The results as a page."""
-    return "\n".join(_lines(results)) + "\n"
-
-
-def _lines(results: records.Document) -> Iterator[str]:
-    settings = results["settings"]
-    yield "# Batches of a sorted table\n"
-    yield f"Do not edit; made by `{results['command']}` at commit {results['commit']},"
-    yield f"{results['finishedAt']}, load average {results['loadAverage'][0]:.2f} at the start.\n"
-    yield f"{settings['rows']:,} rows in batches of {settings['batchSize']:,}, windows of"
-    yield f"{settings['windowRows']:,} rows; AUC: mean (least–largest) of {settings['seeds']}"
-    yield "seeds; variance of batch means relative to that of a global permutation.\n"
-    yield "| order | AUC | variance of labels | of days | rows/s |"
-    yield "|---|---|---|---|---|"
-    for arm in results["arms"]:
-        auc, rate = arm["auc"], arm["rowsPerSecond"]
-        yield (
-            f"| {arm['name']} | {statistics.mean(auc):.4f} ({min(auc):.4f}–{max(auc):.4f}) | "
-            f"{arm['labelVariance']:.2f} | {arm['dayVariance']:.2f} | {rate['median']:,.0f} |"
-        )
-    wall, cpu = results["speedOfMixed"], results["cpuSpeedOfMixed"]
-    yield f"\nMixed against unmixed, planning included: {wall['median']:.2f} × the rows per second"
-    yield f"({wall['min']:.2f}–{wall['max']:.2f}), {cpu['median']:.2f} × the rows per CPU second"
-    yield f"({cpu['min']:.2f}–{cpu['max']:.2f})."
-
-
-def draw(results: records.Document, path: Path) -> None:
-    """The AUC of each seed in each order."""
-    figure = Figure(figsize=(8, 2.5), layout="constrained")
-    axes = figure.subplots()
-    for place, arm in enumerate(results["arms"]):
-        axes.plot(arm["auc"], [place] * len(arm["auc"]), "o", alpha=0.6)
-    axes.set_yticks(range(len(ARMS)), [arm["name"] for arm in results["arms"]])
-    axes.set(xlabel="AUC of each seed", ylim=(-0.5, len(ARMS) - 0.5))
-    figure.savefig(path)
+def read_epoch(lake: Lake, dataset: dict[str, Any]) -> Sample:
+    """Open the table and read an epoch."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    num_rows = sum(len(batch["item_id"]) for batch in iterate(lake, dataset, FEATURES))
+    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    rates = {"rowsPerSecond": num_rows / seconds, "rowsPerCpuSecond": num_rows / cpu_seconds}
+    return Sample(rates, num_rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = build_parser("mixing", __doc__, rows=300_000, rounds=9)
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each arm")
+    sys.exit(run(BENCHMARK, parser, compare))

@@ -1,4 +1,4 @@
-"""The work of a rank on chunks at hand: batches of them as tensors, on the CPU."""
+"""The work of a rank on chunks in memory: batches of them as tensors, on the CPU."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def take_batches(
     *,
     in_order: bool = False,
 ) -> Iterator[Batch]:
-    """Batches of all groups of one epoch, by the code of a run, without label and weight.
+    """Yield the batches of all groups of one epoch, by the code of a run, without label and weight.
 
     Args:
-        in_order: batches run on from chunk to chunk, as under `preserveOrder`.
+        in_order: batches continue from chunk to chunk, as under `preserveOrder`.
     """
     stream = BatchStream(
         chunks=iter(chunks),

@@ -97,7 +97,7 @@ GROUPS = (
             "integration/run/test_run_end_to_end.py",
             "integration/run/test_run_on_s3.py",
             "integration/benchmarks/test_benchmark_dataloading.py",
-            "integration/benchmarks/test_benchmark_table_size.py",
+            "integration/benchmarks/test_benchmarks.py",
             "integration/test_notebook_sample.py",
         ),
         needs=("programs",),

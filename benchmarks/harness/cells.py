@@ -54,7 +54,7 @@ class Cell:
             arm: {metric: [rounded(v) for v in values] for metric, values in found.items()}
             for arm, found in self.arms.items()
         }
-        entry = {"cell": self.name, "base": self.base, "x": self.x, "arms": arms}
+        entry: Document = {"cell": self.name, "base": self.base, "x": self.x, "arms": arms}
         entry |= {"facts": self.facts, "ratios": self.ratios}
         return {name: value for name, value in entry.items() if value not in (None, {})}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.report import Beginning, Benchmark, build_results, judge, write_results
 
 # Options that are places, not settings of the measurement.
-_PLACES = ("data", "output", "name")
+_PLACES = ("data", "output", "name", "redraw")
 
 
 def build_parser(
@@ -36,6 +37,9 @@ def build_parser(
     parser.add_argument("--data", type=Path, default=Path("build"), help="folder of the tables")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--name", help="the results are named after the benchmark, and this")
+    parser.add_argument(
+        "--redraw", action="store_true", help="measure nothing; write page and picture again"
+    )
     return parser
 
 
@@ -54,14 +58,18 @@ def run(
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(arguments)
+    if options.name:
+        benchmark = replace(benchmark, name=f"{benchmark.name}-{options.name}")
+    if options.redraw:
+        path = options.output / f"{benchmark.name}.json"
+        print(write_results(benchmark, json.loads(path.read_text()), options.output))
+        return 0
     beginning = Beginning()
     try:
         cells = list(measure(options))
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    if options.name:
-        benchmark = replace(benchmark, name=f"{benchmark.name}-{options.name}")
     settings = {k: v for k, v in vars(options).items() if k not in _PLACES and v not in (None, "")}
     results = build_results(
         benchmark, beginning.describe(benchmark.module, arguments), settings, cells

@@ -142,13 +142,15 @@ def _judge_one(target: Target, where: str, found: Estimate | None) -> Document:
 
 
 def write_results(benchmark: Benchmark, results: Document, folder: Path) -> str:
-    """Write NAME.json, .md and .svg into a folder, which is made if missing; return the page."""
-    from benchmarks.harness.figure import draw  # matplotlib takes a second to import
-
+    """Write NAME.json, .md and .svg into a folder, which is created if missing; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
     page = build_page(benchmark, results)
     (folder / f"{benchmark.name}.json").write_text(format_json(results))
     (folder / f"{benchmark.name}.md").write_text(page)
+    try:
+        from benchmarks.harness.figure import draw  # matplotlib takes a second to import
+    except ModuleNotFoundError:
+        return f"{page}\nNo picture without matplotlib; --redraw writes it later.\n"
     draw(benchmark, cells_of(results), folder / f"{benchmark.name}.svg")
     return page
 
@@ -219,7 +221,7 @@ def _show_setting(value: Any) -> str:
 def _heads(benchmark: Benchmark) -> list[str]:
     heads = [benchmark.cell_label, benchmark.arm_label]
     for metric in benchmark.metrics:
-        heads += [metric.label, "ratio"] if metric.is_compared else [metric.label]
+        heads += [metric.label, f"{metric.label}: ratio"] if metric.is_compared else [metric.label]
     return heads + list(benchmark.fact_labels.values())
 
 
@@ -250,7 +252,7 @@ def format_estimate(found: Estimate | None, scale: float = 1.0) -> str:
     if found is None:
         return "–"
     text = format_number(found.median * scale)
-    if found.low is None or found.high is None:
+    if found.low is None or found.high is None or found.low == found.high:
         return text
     return f"{text} [{format_number(found.low * scale)}–{format_number(found.high * scale)}]"
 
@@ -259,13 +261,9 @@ def format_number(value: float) -> str:
     """Return a number with about three digits, whole ones without a fraction."""
     if value == int(value) or value >= 1000:
         return f"{value:,.0f}"
-    return (
-        f"{value:.1f}"
-        if value >= 100
-        else f"{rounded(value):.3g}"
-        if value < 0.01
-        else f"{value:.2f}"
-    )
+    if value < 0.01:
+        return f"{rounded(value):.3g}"
+    return f"{value:.3f}" if value < 2 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
 def _met(is_met: bool | None) -> str:

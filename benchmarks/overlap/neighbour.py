@@ -1,4 +1,4 @@
-"""A process that makes chunks for nobody, like a data worker, while a model trains beside it."""
+"""A process that makes unused chunks, like a data worker, while a model trains beside it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pipeline_runtime.feed.transport.segments import Segments
 from pipeline_runtime.feed.transport.wire import share
 from pipeline_runtime.plan.groups import Group
 
-# While it is not wanted it looks so often whether it is.
+# Interval at which the resting process checks if it must work.
 _REST_SECONDS: Final = 0.05
-# From the word until it is at work, or no more.
+# Time until the process has begun or stopped to work after it was told.
 _SETTLE_SECONDS: Final = 0.3
 
-# A context in which it works, at so many rows per second at most.
+# A context in which the process works, at no more than the given rows per second.
 Beside = Callable[[float], contextlib.AbstractContextManager[None]]
 
 
 @contextlib.contextmanager
 def start_neighbour(stream: Stream, groups: Sequence[Group], core: int) -> Iterator[Beside]:
-    """The process, which rests on a core until it is wanted, and ends with the context."""
+    """Start the process, which rests on a core until it must work, and ends with the context."""
     spawning = multiprocessing.get_context("spawn")
     pace = spawning.Value("d", 0.0)
     is_up = spawning.Event()
@@ -56,7 +56,7 @@ def start_neighbour(stream: Stream, groups: Sequence[Group], core: int) -> Itera
 
 
 def _work(stream: Stream, groups: Sequence[Group], core: int, pace: Any, is_up: Any) -> None:
-    """Chunks over and over, written to memory that would be shared with their trainer."""
+    """Make chunks again and again, in memory that would be shared with their trainer."""
     os.sched_setaffinity(0, {core})
     maker, segments = ChunkMaker(lambda _: stream), Segments()
     tasks = [
@@ -66,7 +66,7 @@ def _work(stream: Stream, groups: Sequence[Group], core: int, pace: Any, is_up: 
     ]
     for made, task in enumerate(itertools.cycle(tasks)):
         if made == len(tasks):
-            is_up.set()  # once through all: kernels are loaded, and files are in memory
+            is_up.set()  # after all tasks, kernels are loaded and files are in memory
         while made >= len(tasks) and not pace.value:
             time.sleep(_REST_SECONDS)
         started = time.perf_counter()

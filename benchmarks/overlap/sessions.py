@@ -1,4 +1,4 @@
-"""One session: who makes the rows, who trains on them, each on a core of its own."""
+"""One session: readers and a training on the rows, each on a core of its own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.dataloading.measuring.epochs import find_steady
 from benchmarks.dataloading.workloads import DENSE, WHOLE_CATEGORIES, Workload, build_experiment
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.overlap.neighbour import Beside, start_neighbour
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import Training
@@ -65,7 +66,7 @@ MODELS: Final = (
 
 
 class Session(TrainContext):
-    """A context that notes when batches were asked for; its thread ends on the trainer's core."""
+    """A context that records when batches were requested; its thread ends on the trainer's core."""
 
     def __init__(
         self, spec: Training, plan: Plan, readers: FeedSource, cores: tuple[int, int]
@@ -81,11 +82,11 @@ class Session(TrainContext):
         self._cores = cores
 
     def epochs(self) -> Iterator[int]:
-        """One."""
+        """Yield the only epoch."""
         yield 0
 
     def batches(self) -> Iterator[Batch]:
-        """The epoch's batches, or the frozen ones over and over."""
+        """Yield the epoch's batches, or the frozen ones again and again."""
         trainer, data = self._cores
         os.sched_setaffinity(0, {data})
         source = itertools.cycle(self.frozen) if self.frozen else super().batches()
@@ -137,7 +138,7 @@ def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream
 
 
 def _open_later(readers: FeedSource, groups: Sequence[Group], waited: Waited) -> Iterator[Chunk]:
-    """The feed, opened as the first batch is asked for, on the core that this thread has then."""
+    """Open the feed when the first batch is requested, on the core that this thread has then."""
     yield from readers.open("training", 0, groups, in_order=False).chunks(waited)
 
 
@@ -186,7 +187,7 @@ class Bench:
         steps: int | None = None,
         pace: float = 0.0,
     ) -> Session:
-        """One session of a kind.
+        """Run one session of a kind.
 
         Args:
             steps: of a model on frozen batches.
@@ -207,7 +208,7 @@ class Bench:
         return session
 
     def freeze(self) -> Bench:
-        """The same with the first batches of an epoch, all different."""
+        """Return the same bench with the first batches of an epoch, all different."""
         session = self._open(FEEDS[THREADS], MODELS[0])
         batches = itertools.islice(session.batches(), NUM_FROZEN)
         frozen = [{name: tensor.clone() for name, tensor in batch.items()} for batch in batches]
@@ -222,9 +223,18 @@ class Bench:
         return Session(training, plan, readers, self.cores)
 
 
+def find_cores() -> tuple[int, int]:
+    """Return the cores of the trainer and of the data. Raises BenchmarkError if there is only
+    one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise BenchmarkError("the trainer and the data need a core each, but there is one")
+    return cores[0], cores[1]
+
+
 @contextlib.contextmanager
 def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
-    """Readers of both kinds and the neighbour; Ray, which starts processes, has the data's core."""
+    """Open readers of both kinds and the neighbour; Ray has the data's core."""
 
     def fail(error: LastmileError) -> None:  # travels by value
         raise error
@@ -238,7 +248,7 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
     )
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cores[1]})
-    # Two processors by name, one of which is the trainer's.
+    # Ray is told of two cores, one of which is the trainer's.
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         pool, held = start_pool(

@@ -1,7 +1,7 @@
 """The model of the benchmark: an entrypoint of Lastmile, and a DataLoader script without it.
 
-Both take the same steps on rows of the same table, and note when each step was done. As a script it
-gets the folder of the table and that of its output.
+Both take the same steps on rows of the same table, and record when each step was done. The
+arguments of the script are the folder of the table and that of its output.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Trainer:
         self._folder = folder
 
     def step(self, batch: Mapping[str, torch.Tensor]) -> float:
-        """Take one step, note the time, and return the loss."""
+        """Take one step, record the time, and return the loss."""
         inputs_BC = torch.stack([batch[name].nan_to_num() for name in COLUMNS], 1)
         logits_B = self.model(inputs_BC)[:, 0]
         loss = nn.functional.binary_cross_entropy_with_logits(logits_B, batch[LABEL].float())
         self._optimizer.zero_grad()
         loss.backward()
         self._optimizer.step()
-        self.note()
+        self.record()
         return float(loss)
 
-    def note(self) -> None:
-        """Note the current time."""
+    def record(self) -> None:
+        """Record the current time."""
         with (self._folder / STEPS_FILE).open("a") as file:
             file.write(f"{time.time()}\n")
 
@@ -58,7 +58,7 @@ def loop(ctx: Any) -> None:
         for batch in ctx.batches():
             ctx.report({"loss": trainer.step(batch)})
         ctx.report({}, checkpoint={"model": trainer.model.state_dict()})
-    trainer.note()  # the checkpoint is written
+    trainer.record()  # the checkpoint is written
 
 
 class _Rows(IterableDataset[Any]):
@@ -92,7 +92,7 @@ def main() -> None:
         if step == STEPS:
             break
     torch.save({"model": trainer.model.state_dict()}, output / "model.pt")
-    trainer.note()
+    trainer.record()
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def test_a_program_writes_results_page_and_picture(tmp_path: Path) -> None:
     assert [row["met"] for row in judge(BENCHMARK, results)] == [True, False]
     assert cells_of(results)[1].arms == {"old": {"rate": [1, 1]}, "new": {"rate": [0.9, 0.9]}}
     page = (tmp_path / "some-tiny.md").read_text()
-    assert "| slow | new | 0.90 | 0.90 [0.90–0.90] |" in page
+    assert "| slow | new | 0.900 | 0.900 |" in page
     assert "<svg" in (tmp_path / "some-tiny.svg").read_text()
     assert run(BENCHMARK, parser, measure_two, arguments, fails_if_missed=True) == 1
 

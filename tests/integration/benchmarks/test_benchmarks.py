@@ -1,0 +1,143 @@
+"""The small benchmarks run with few rows, and write results, page and picture.
+
+A benchmark fails if two arms deliver different output.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.report import cells_of
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_SECONDS = 600
+
+
+def check_order(cells: list[Cell]) -> None:
+    assert len(cells) == 4
+    losses = [cell.facts["losses"] for cell in cells if "losses" in cell.facts]
+    assert losses == [1, 1]  # in a fixed order, equal runs have equal losses
+
+
+def check_mixing(cells: list[Cell]) -> None:
+    [cell] = cells
+    days = {arm: values["dayVariance"][0] for arm, values in cell.arms.items()}
+    assert days["mixed"] < 2 < days["unmixed"]
+    assert all(0.5 < values["auc"][0] < 1 for values in cell.arms.values())
+
+
+def check_wire(cells: list[Cell]) -> None:
+    empty, full = (
+        {way: values["bytesPerRow"][0] for way, values in cell.arms.items()}
+        for cell in (cells[0], cells[-1])
+    )
+    assert empty["sparse"] < empty["one buffer"] / 3
+    assert full["sparse"] == full["one buffer"]  # nothing to leave out
+    assert empty["sparse, zstd"] < empty["sparse"]
+
+
+def check_deduplication(cells: list[Cell]) -> None:
+    assert [cell.x for cell in cells] == [1, 5]
+    assert all(len(cell.arms) == 6 for cell in cells)
+
+
+def check_two_levels(cells: list[Cell]) -> None:
+    assert {cell.name.partition(",")[0] for cell in cells} == {"none", "heavy"}
+    assert all(len(cell.arms) == 2 for cell in cells)
+
+
+def check_table_size(cells: list[Cell]) -> None:
+    [cell] = cells
+    assert list(cell.arms) == ["20,000", "60,000"]
+    assert all(values["peakBytes"][0] > 1e8 for values in cell.arms.values())
+
+
+def check_overlap(cells: list[Cell]) -> None:
+    assert len(cells) == 6
+    for cell in cells:
+        assert cell.facts["auto"] in ("threads", "processes")
+        shares = [s for values in cell.arms.values() for s in values.get("waitedShare", [])]
+        assert all(0 <= share <= 1 for share in shares)
+        assert cell.arms["both, Auto"]["ofSlower"][0] > 0
+
+
+def check_start(cells: list[Cell]) -> None:
+    [cell] = cells
+    assert list(cell.arms) == ["DataLoader script", "lastmile", "old commit"]
+    for arm, values in cell.arms.items():
+        assert 0 < values["firstStep"][0] < values["whole"][0]
+        assert ("plan" not in values) == ("report" not in values) == (arm == "DataLoader script")
+
+
+def check_pairs(cells: list[Cell]) -> None:
+    assert [(cell.name, cell.base) for cell in cells] == [
+        (name, base) for name in ("heavy, flat", "heavy, nested") for base in ("HEAD", "loader")
+    ]
+    assert all(cell.ratio("feed", "peakBytes") is not None for cell in cells)
+
+
+def check_selective(cells: list[Cell]) -> None:
+    assert len(cells) == 12
+    rows = {cell.name: cell.facts["rows"] for cell in cells}
+    assert rows["flat, 0.1 % in rows"] == rows["nested, 0.1 % in rows"]
+    assert 0 < rows["flat, 1 % in rows"] < 400 < rows["flat, 10 % in rows"] < 4000
+
+
+ONE_ROUND = "--rounds 1 --max-rounds 1 --fresh-rounds 1"
+CASES = [
+    ("order", "order", "--rows 20000 --rounds 2", check_order),
+    ("mixing", "mixing", "--rows 20000 --seeds 1 --rounds 2", check_mixing),
+    ("wire", "wire", "--rows 5000 --rounds 2", check_wire),
+    ("deduplication", "deduplication", "--rows 6000 --factors 1 5 --rounds 2", check_deduplication),
+    ("read_ahead", "read-ahead", "--rows 60000 --rounds 2", check_two_levels),
+    ("shared_memory", "shared-memory", "--rows 60000 --rounds 2", check_two_levels),
+    (
+        "table_size",
+        "table-size",
+        "--rows 20000 --factors 1 3 --rounds 1 --steps 2",
+        check_table_size,
+    ),
+    ("overlap", "overlap", "--rows 60000 --rounds 2", check_overlap),
+    ("start", "start", "--rows 20000 --rounds 1 --old HEAD", check_start),
+    ("pairs", "pairs", f"--base HEAD,loader --rows 20000 --work heavy {ONE_ROUND}", check_pairs),
+    (
+        "pairs",
+        "pairs",
+        f"--base loader --rows 20000 --cells selective {ONE_ROUND}",
+        check_selective,
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+@pytest.mark.parametrize(
+    ("module", "name", "options", "check"),
+    [pytest.param(*case, id=case[3].__name__.removeprefix("check_")) for case in CASES],
+)
+def test_a_benchmark_measures_every_arm(
+    tmp_path: Path, module: str, name: str, options: str, check: Callable[[list[Cell]], None]
+) -> None:
+    output = tmp_path / "results"
+    command = [sys.executable, "-m", f"benchmarks.{module}", *options.split()]
+    command += ["--data", str(tmp_path / "data"), "--output", str(output)]
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT_SECONDS,
+    )
+    # With 1, targets may be missed beside other tests; a benchmark that fails writes nothing.
+    assert ended.returncode in (0, 1), ended.stderr
+    assert (output / f"{name}.svg").exists(), ended.stderr
+    cells = cells_of(json.loads((output / f"{name}.json").read_text()))
+    assert all(cell.arms for cell in cells)
+    assert cells[0].name in (output / f"{name}.md").read_text()
+    check(cells)
