@@ -17,13 +17,14 @@ from benchmarks.harness.statistics import Estimate
 # Okabe and Ito's colours.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # Text stays text, which keeps files small; equal results give equal bytes.
-STYLE: Final = {"svg.hashsalt": "lastmile", "svg.fonttype": "none", "font.size": 9}
+STYLE: Final[Any] = {"svg.hashsalt": "lastmile", "svg.fonttype": "none", "font.size": 9}
 
 
 def draw(benchmark: Benchmark, cells: Sequence[Cell], path: Path) -> None:
     """Write the picture as SVG, with a panel for each metric that is drawn."""
     metrics = [metric for metric in benchmark.metrics if metric.is_drawn]
     is_growth = any(cell.x is not None for cell in cells)
+    cells = [cell for cell in cells if (cell.x is not None) == is_growth]
     num_rows = max(6, sum(len(_compared(cell, metrics)) for cell in cells))
     height = 4.0 if is_growth else 1.2 + 0.25 * num_rows
     with matplotlib.rc_context(STYLE):
@@ -90,9 +91,14 @@ _MARKS: Final[dict[str, Any]] = {"fmt": "o", "color": COLOURS[0], "capsize": 3}
 
 def _draw_lines(axes: Axes, cells: Sequence[Cell], metric: Metric, x_label: str) -> None:
     for index, arm in enumerate(dict.fromkeys(arm for cell in cells for arm in cell.arms)):
-        if metric.is_compared and all(arm == cell.base for cell in cells):
+        points = [
+            (cell.x, found)
+            for cell in cells
+            if cell.x is not None and (arm != cell.base or not metric.is_compared)
+            if (found := _read(cell, arm, metric))
+        ]
+        if not points:
             continue
-        points = [(cell.x, found) for cell in cells if (found := _read(cell, arm, metric))]
         axes.errorbar(
             [x for x, _ in points],
             [found.median for _, found in points],

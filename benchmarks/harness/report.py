@@ -117,15 +117,18 @@ def cells_of(results: Document) -> list[Cell]:
 
 
 def judge(benchmark: Benchmark, results: Document) -> list[Document]:
-    """Judge every target in every cell that it names; `met` is None if it was not measured."""
+    """Judge every target in every cell that has its metric; `met` is None if none has it."""
     found = []
     for target in benchmark.targets:
+        rows = []
         for cell in cells_of(results):
             if target.cells and cell.name not in target.cells:
                 continue
+            read = cell.ratio if target.of_ratio else cell.value
             for arm in target.arms or [a for a in cell.arms if a != cell.base]:
-                read = cell.ratio if target.of_ratio else cell.value
-                found.append(_judge_one(target, f"{cell.name}, {arm}", read(arm, target.metric)))
+                if (measured := read(arm, target.metric)) is not None:
+                    rows.append(_judge_one(target, f"{cell.name}, {arm}", measured))
+        found += rows or [_judge_one(target, "–", None)]
     return found
 
 

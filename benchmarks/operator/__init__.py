@@ -1,6 +1,6 @@
 """Benchmarks the operator under load: real API server, etcd, scheduler and KubeRay; kwok's pods.
 
-Arms take turns, each on a fresh control plane, so that none is affected by another:
+Each arm has a fresh control plane, so that none is affected by another:
 
     bare       a client creates the same objects as the operator, with the same concurrency, and
                waits until KubeRay reports every cluster as ready: no operator can be faster
@@ -17,6 +17,6 @@ head; the rest of the operator is what runs in a pod. Each pass is recorded with
 waited for the API server and for Ray. All processes share the machine, so the times include KubeRay
 and kwok: the ratios of one round are meaningful elsewhere, the seconds are not.
 
-`command` runs the arms and stores their results, `arms` defines them, `acting` is the operator's
-process, `stage` the control plane; `results`, `report` and `figure` judge and show.
+`__main__` runs the arms, `arms` defines them, `acting` is the operator's process, and `stage` the
+control plane.
 """

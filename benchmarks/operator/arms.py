@@ -17,7 +17,8 @@ import aiohttp
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.cells import Values
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.operator.acting import LOOPBACK, SILENT, TOKEN, Place
 from benchmarks.operator.stage import (
     Document,
@@ -45,7 +46,26 @@ _EDITS: Final = 10
 _EDIT_PAUSE_SECONDS: Final = 3.0
 
 
-async def bare(size: int) -> Document:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of an arm.
+
+    Attributes:
+        seconds: until everything was steady.
+        digest: of the created clusters.
+        windows: measurements of the operator by the name of the period.
+        edits: seconds until the status of an experiment reflected an edit.
+        most_open: connections to silent heads that were open at the same time.
+    """
+
+    seconds: float = 0.0
+    digest: str = ""
+    windows: dict[str, Values] = field(default_factory=dict)
+    edits: list[float] = field(default_factory=list)
+    most_open: int = 0
+
+
+async def bare(size: int) -> Found:
     """Create all clusters and their companion objects, and wait for KubeRay."""
     async with staged() as stage:
         families = [build_children(index) for index in range(size)]
@@ -56,53 +76,36 @@ async def bare(size: int) -> Document:
 
         began = time.monotonic()
         await at_once([lambda family=family: create(family) for family in families])  # type: ignore[misc]
-        created = time.monotonic() - began
-        steady = await stage.clusters_ready(size) - began
-        return {
-            "createdSeconds": round(created, 1),
-            "readySeconds": round(steady, 1),
-            "steadySeconds": round(steady, 1),
-            "digest": await stage.digest(),
-        }
+        seconds = await stage.clusters_ready(size) - began
+        return Found(seconds=seconds, digest=await stage.digest())
 
 
 async def operator(
     size: int, *, hold: float, changing: int, minutes: float, remembers: bool = True
-) -> Document:
+) -> Found:
     """Measure from creation until all experiments train, while all train, and while some change."""
     async with staged() as stage, StandInRay(token=TOKEN) as ray, telling(ray):
         async with operating(stage, ray, remembers=remembers) as acting:
             began = time.monotonic()
             await _create(stage, size)
-            created = time.monotonic() - began
-            ready = await stage.clusters_ready(size) - began
-            steady = await stage.experiments_are("Training", size) - began
-            await acting.end("rise", size)
+            await stage.clusters_ready(size)
+            seconds = await stage.experiments_are("Training", size) - began
+            await acting.end("from nothing", size)
             digest = await stage.digest()
             await asyncio.sleep(SETTLE_SECONDS)
             await acting.window()
             await asyncio.sleep(hold)
-            await acting.end("training", size)
-            lags: list[float] = []
+            await acting.end("all train", size)
+            edits: list[float] = []
             if changing:
                 await acting.window()
-                lags = await change(stage, ray, min(size, changing), 60.0 * minutes)
-                await acting.end("changing", size)
+                edits = await change(stage, ray, min(size, changing), 60.0 * minutes)
+                await acting.end("some change", size)
         windows = acting.windows
-    found = {
-        "createdSeconds": round(created, 1),
-        "readySeconds": round(ready, 1),
-        "steadySeconds": round(steady, 1),
-        "digest": digest,
-        "windows": windows,
-    }
-    if lags:
-        quantiles = np.quantile(lags, (0.5, 0.99))
-        found |= {"edits": len(lags), "editSeconds": [round(float(q), 2) for q in quantiles]}
-    return found
+    return Found(seconds=seconds, digest=digest, windows=windows, edits=edits)
 
 
-async def asleep(size: int, *, hold: float) -> Document:
+async def asleep(size: int, *, hold: float) -> Found:
     """Measure suspended experiments, which have no cluster and do not change."""
     async with staged() as stage, StandInRay(token=TOKEN) as ray, operating(stage, ray) as acting:
         await _create(stage, size, suspend=True)
@@ -110,11 +113,11 @@ async def asleep(size: int, *, hold: float) -> Document:
         await asyncio.sleep(SETTLE_SECONDS)
         await acting.window()
         await asyncio.sleep(hold)
-        await acting.end("asleep", size)
-        return {"windows": acting.windows}
+        await acting.end("suspended", size)
+        return Found(windows=acting.windows)
 
 
-async def silent(size: int) -> Document:
+async def silent(size: int) -> Found:
     """Measure one tenant's edits while another's heads accept connections and never answer."""
     async with (
         staged() as stage,
@@ -128,17 +131,13 @@ async def silent(size: int) -> Document:
         await _create(stage, size, namespace=SILENT)
         await stage.clusters_ready(size + _EDITED)
         await acting.window()
-        seconds = []
+        edits = []
         async with stage.following() as taken:
             for turn in range(_EDITS):
-                seconds.append(await _edit(stage, taken, turn % _EDITED, turn))
+                edits.append(await _edit(stage, taken, turn % _EDITED, turn))
                 await asyncio.sleep(_EDIT_PAUSE_SECONDS)
-        await acting.end("silent", size)
-        return {
-            "editSeconds": [round(each, 2) for each in seconds],
-            "mostOpen": heads.most,
-            "windows": acting.windows,
-        }
+        await acting.end("silent heads", size)
+        return Found(windows=acting.windows, edits=edits, most_open=heads.most)
 
 
 @dataclass(slots=True)
@@ -271,7 +270,7 @@ class Acting:
     notes: Path
     log: Path
     process: subprocess.Popen[bytes]
-    windows: Document = field(default_factory=dict)
+    windows: dict[str, Values] = field(default_factory=dict)
     _began: _Mark | None = None
 
     async def _look(self) -> _Mark:
@@ -296,44 +295,39 @@ class Acting:
         assert before is not None
         seconds = after.at - before.at
         known = dict(before.requests())
-        requests = {
-            what: int(number - known.get(what, 0.0))
-            for what, number in after.requests()
-            if number > known.get(what, 0.0)
-        }
+        requests = {what: n - known.get(what, 0.0) for what, n in after.requests()}
+        num_requests = sum(requests.values())
         cpu = after.value("process_cpu_seconds_total") - before.value("process_cpu_seconds_total")
         self.windows[name] = {
-            "seconds": round(seconds, 1),
-            "rssBytes": int(after.value("process_resident_memory_bytes")),
-            "cpuSeconds": round(cpu, 2),
-            "requests": dict(sorted(requests.items(), key=lambda item: -item[1])),
-            "requestsPerSecond": round(sum(requests.values()) / seconds, 2),
-            "requestsPerExperiment": round(sum(requests.values()) / size, 2),
-            "writes": sum(n for what, n in requests.items() if not what.startswith(_READS)),
-            "passes": self._summarize(before.at, after.at),
+            "cores": [cpu / seconds],
+            "rssMiB": [after.value("process_resident_memory_bytes") / 2**20],
+            "requestsPerSecond": [num_requests / seconds],
+            "requestsPerExperiment": [num_requests / size],
+            "writes": [sum(n for what, n in requests.items() if not what.startswith(_READS))],
+            **self._summarize(before.at, after.at, size),
         }
 
-    def _summarize(self, since: float, until: float) -> Document:
-        """Summarize the passes that ended in a period."""
+    def _summarize(self, since: float, until: float, size: int) -> Values:
+        """Summarize the passes that ended in a period: their share of those due, and their
+        times."""
         lines = self.notes.read_text().splitlines()
         # The last line may be incomplete: the rest is still in the writer's buffer.
         rows = [row for line in lines if (row := _parse(line)) and since <= row[0] <= until]
-        results: dict[str, int] = {}
-        for row in rows:
-            results[row[1]] = results.get(row[1], 0) + 1
         if not rows:
-            return {"number": 0, "results": results}
+            return {}
         total, api, ray = (np.array([row[place] for row in rows]) for place in (2, 3, 4))
-        return {
-            "number": len(rows),
-            "results": results,
-            "milliseconds": _quantiles(total),
-            "withoutApiMilliseconds": _quantiles(total - api),
-            "withoutWaitsMilliseconds": _quantiles(np.maximum(0.0, total - api - ray)),
-            "requests": round(float(np.mean([row[5] for row in rows])), 2),
+        times = (total, total - api, np.maximum(0.0, total - api - ray))
+        quantiles = {
+            f"{name}P{percent}": [1000 * float(np.quantile(each, percent / 100))]
+            for name, each in zip(PASS_TIMES, times, strict=True)
+            for percent in (50, 99)
         }
+        return quantiles | {"duePasses": [len(rows) * LOOK_SECONDS / (until - since) / size]}
 
 
+# Milliseconds of a pass: as a whole, without waits for the API server, and without those for Ray.
+PASS_TIMES: Final = ("pass", "passWithoutApi", "passWithoutWaits")
+LOOK_SECONDS: Final = 15.0  # between passes over an experiment that trains
 _READS: Final = ("get ", "list ")
 
 
@@ -342,11 +336,6 @@ def _parse(line: str) -> list[Any] | None:
         row: list[Any] = json.loads(line)
         return row
     return None
-
-
-def _quantiles(seconds: Any) -> list[float]:
-    """Return p50 and p99 in milliseconds."""
-    return [round(1000 * float(value), 1) for value in np.quantile(seconds, (0.5, 0.99))]
 
 
 @contextlib.asynccontextmanager

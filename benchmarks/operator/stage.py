@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.operator.acting import SILENT, build_settings
 from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.kube.client import KubeClient

@@ -1,7 +1,7 @@
-"""Whose the processor's time is: the trainer's, the coordinator's, the readers', the raylets'.
+"""CPU seconds by kind of process: trainer, coordinator, readers, raylets.
 
-On one machine they share its cores, so this is the profile that says what a rate that falls short
-was short of. Raylets carry chunks from one node's store to another's.
+On one machine they share its cores, so this shows what was missing where a rate is too low. Raylets
+carry chunks from one node's store to another's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS: Final = (TRAINER, COORDINATOR, READERS, RAYLETS, REST)
 
 
 def cpu_seconds_by_kind(coordinator: int) -> Mapping[str, float]:
-    """Seconds of the processor up to now, of this process and those that it started.
+    """Return CPU seconds up to now, of this process and those that it started.
 
     Args:
         coordinator: the pid of the pool's process.

@@ -1,8 +1,9 @@
-"""Nodes join and leave while a pass runs: how soon do they deliver, and is any row lost or doubled?
+"""A pass while nodes join and leave: their time to the first chunk, and if a row is lost or
+doubled.
 
-A thread directs: once the pass is under way it starts nodes one after another, since those that
-start at once would take each other's cores on one machine, and notes when Ray knows each; later it
-drains some nodes and kills others. The pass itself is the trainer's, in the main thread.
+A thread starts nodes one after another during the pass, since on one machine nodes that start at
+once would share its cores, and records when Ray knows each. Later it drains some nodes and kills
+others. The pass itself runs in the main thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.scaling.one_pass import Arrival, Meter, Pass, run_pass, start_meter
 from benchmarks.scaling.ray_cluster import Cluster
 from benchmarks.scaling.readers import Readers
@@ -27,7 +28,7 @@ _LEAVE_FROM: Final = 0.6
 _LOOK_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Stages:
     """Numbers of data nodes: at first, after others joined, and at the end."""
 
@@ -37,13 +38,13 @@ class Stages:
 
     @property
     def num_drained(self) -> int:
-        """Nodes that are told before they go; the others that leave are killed."""
+        """The number of nodes that are drained; the others that leave are killed."""
         return (self.most - self.last + 1) // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
-    """A pass during which nodes came and went, and one with all of them throughout.
+    """A pass during which nodes joined and left, and one with all of them throughout.
 
     Seconds are since the pass began; `joined` has one entry a node, `waited` is from there to the
     node's first chunk.
@@ -51,8 +52,8 @@ class Elastic:
 
     joined_seconds: tuple[float, ...]
     waited_seconds: tuple[float, ...]
-    left_seconds: float  # when the last had been told to go, or killed
-    chunks_after: int  # that came later
+    left_seconds: float  # when the last had been drained or killed
+    chunks_after: int  # chunks that arrived later
     rows_by_second: tuple[int, ...]
     disturbed: Pass
     undisturbed: Pass
@@ -61,7 +62,7 @@ class Elastic:
 def run_elastic(
     cluster: Cluster, readers: Readers, source: Source, groups: Sequence[Group], stages: Stages
 ) -> Elastic:
-    """Both passes. Raises BenchmarkError if a node joins too late to deliver, or never does."""
+    """Run both passes. Raises BenchmarkError if a node joins too late, or never."""
     cluster.resize(stages.most)
     readers.wait_for(stages.most)
     meter = start_meter(readers, groups, stages.most)
@@ -125,7 +126,7 @@ def first_arrivals(arrivals: Sequence[Arrival]) -> dict[str, float]:
 
 
 def count_by_second(arrivals: Sequence[Arrival], started: float) -> tuple[int, ...]:
-    """Rows that arrived in each second since the start."""
+    """Return the number of rows that arrived in each second since the start."""
     rows = [0] * (1 + max((int(each.at - started) for each in arrivals), default=0))
     for each in arrivals:
         rows[int(each.at - started)] += each.rows

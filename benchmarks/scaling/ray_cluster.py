@@ -21,7 +21,7 @@ from typing import Any
 
 import ray
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from pipeline_runtime.run.placement import (
     DATA_SUBCLUSTER,
     SUBCLUSTER_LABEL,

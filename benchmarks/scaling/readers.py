@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.scaling.ray_cluster import DATA_LABELS
 from benchmarks.scaling.slow_readers import ignore_failure
 from benchmarks.scaling.units import Source

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.report import cells_of
+from benchmarks.operator.__main__ import FORGETFUL, OPERATOR
+
 ROOT = Path(__file__).parents[3]
 TIMEOUT_SECONDS = 1200
 
@@ -18,20 +21,24 @@ def test_the_benchmark_of_the_operator_runs(
 ) -> None:
     sizes = ["--size", "5", "--rounds", "1", "--sizes", "10", "--silent", "8"]
     times = ["--changing", "5", "--minutes", "0.5", "--hold", "20"]
-    folders = ["--journal", str(tmp_path), "--output", str(tmp_path)]
-    command = [sys.executable, "-m", "benchmarks.operator", *sizes, *times, *folders]
+    command = [sys.executable, "-m", "benchmarks.operator", *sizes, *times]
+    command += ["--output", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=TIMEOUT_SECONDS)
 
-    results = json.loads((tmp_path / "operator.json").read_text())
-    assert [rise["size"] for rise in results["rises"]] == [5, 10]
-    assert [row["writes"] for row in results["asleep"]] == [0]
-    [changing] = results["changing"]
-    assert changing["edits"] > 0
-    [silent] = results["silent"]
-    assert silent["size"] == 8
-    assert silent["edits"] >= 5
-    assert silent["mostOpen"] > 0
-    [ablation] = results["forgetful"]
-    without, remembering = (ablation[key]["requestsPerExperiment"] for key in ("without", "with"))
-    assert without > remembering
-    assert "**Indicative" in (tmp_path / "operator.md").read_text()
+    cells = cells_of(json.loads((tmp_path / "operator.json").read_text()))
+    found = {cell.name: cell for cell in cells}
+    for size in (5, 10):
+        ratio = found[f"{size} experiments, from nothing"].ratio(OPERATOR, "steadySeconds")
+        assert ratio is not None
+    assert found["10 experiments, suspended"].arms[OPERATOR]["suspendedWrites"] == [0]
+    assert found["10 experiments, some change"].facts["edits"] > 0
+    silent = found["8 experiments, silent heads"]
+    assert len(silent.arms[OPERATOR]["besideSilent"]) >= 5
+    assert silent.facts["mostOpen"] > 0
+    requests = {
+        arm: values["requestsPerExperiment"][0]
+        for cell in cells
+        if cell.name == "5 experiments, all train"
+        for arm, values in cell.arms.items()
+    }
+    assert requests[FORGETFUL] > requests[OPERATOR]

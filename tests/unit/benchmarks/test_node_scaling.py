@@ -1,16 +1,24 @@
 """The benchmark of data-worker nodes: its figures of chunks that arrive, and of its passes."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from benchmark_environment import ENVIRONMENT
-from facts import assert_all_told, assert_one_tells
 
-from benchmarks.scaling.command import build_settings, parse_options, write_results
+from benchmarks.harness.cells import Document
+from benchmarks.harness.report import build_results, judge
+from benchmarks.scaling.comparison import (
+    BENCHMARK,
+    NORMAL,
+    Measured,
+    count_groups,
+    describe,
+    main,
+    order_nodes,
+    small_unit_rows,
+)
 from benchmarks.scaling.cpu_time import (
     COORDINATOR,
     KINDS,
@@ -20,15 +28,6 @@ from benchmarks.scaling.cpu_time import (
 )
 from benchmarks.scaling.elastic import Elastic, Stages, count_by_second, first_arrivals
 from benchmarks.scaling.one_pass import Arrival, Meter, Pass, Steady
-from benchmarks.scaling.results import Document, build_results
-from benchmarks.scaling.schedule import (
-    NORMAL,
-    Measured,
-    Settings,
-    count_groups,
-    order_nodes,
-    small_unit_rows,
-)
 from benchmarks.scaling.slow_readers import rest_seconds
 from pipeline_runtime.feed.base import Waited
 
@@ -42,25 +41,16 @@ def make_pass(rate: float, *, cpu: float = 1.0, rows: int = 1000) -> Pass:
     return Pass(steady=steady, num_bytes=8 * rows, checksum=checksum, waited=Waited())
 
 
-def make_settings(*options: str) -> Settings:
-    return build_settings(parse_options(options))
-
-
-def make_results(
-    *options: str, share: float = 1.0, cpu: float = 1.0, waited: float = 1.0
+def measure_cells(
+    *, share: float = 1.0, cpu: float = 1.0, waited: float = 1.0, rounds: int = 5
 ) -> Document:
-    """Readers that bring so large a share of their rate; with more nodes a row costs `cpu`."""
-    settings = make_settings(*options)
+    """Return results of readers with a share of their rate; with more nodes a row costs `cpu`."""
     measured = Measured(
-        settings=settings,
-        intake=[make_pass(12 * READER_RATE)] * settings.rounds,
-        reader_rows_per_second=READER_RATE,
-        unit_rows={NORMAL: 100},
+        nodes=(1, 2, 4, 8), intake=[], reader_rows_per_second=READER_RATE, seconds=20.0
     )
-    for nodes in settings.nodes:
+    for nodes in measured.nodes:
         found = make_pass(nodes * READER_RATE * share, cpu=cpu if nodes > 1 else 1.0)
-        measured.passes[NORMAL, nodes] = [found] * settings.rounds
-    measured.single_calls = [make_pass(nodes * READER_RATE * share / 2)] * settings.rounds
+        measured.passes[NORMAL, nodes] = [found] * rounds
     measured.elastic[NORMAL] = Elastic(
         joined_seconds=(1.0, 2.0),
         waited_seconds=(0.5, waited),
@@ -70,11 +60,13 @@ def make_results(
         disturbed=make_pass(READER_RATE),
         undisturbed=make_pass(READER_RATE),
     )
-    return build_results(measured, ENVIRONMENT)
+    cells = list(describe(measured, Stages(4, 8, 3)))
+    return build_results(BENCHMARK, ENVIRONMENT, {}, cells)
 
 
-def met(results: Document, bar: str) -> list[bool | None]:
-    return [row["met"] for row in results["bars"] if row["bar"].startswith(bar)]
+def met(results: Document, target: str) -> list[bool | None]:
+    rows = judge(BENCHMARK, results)
+    return [row["met"] for row in rows if row["target"].startswith(target)]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +96,7 @@ def test_the_steady_part_is_between_every_readers_first_and_last_chunks(
     assert (steady.rows_per_second, steady.cpu_seconds_per_row) == (2.0, 0.125)
 
 
-def test_the_processors_time_is_told_by_kind() -> None:
+def test_cpu_seconds_are_counted_by_kind() -> None:
     name = "import os, sys, time; os.write(1, b'.'); time.sleep(60)"
     command = ["raylet/raylet", "-c", name]
     with subprocess.Popen(command, executable=sys.executable, stdout=subprocess.PIPE) as raylet:
@@ -129,58 +121,32 @@ def test_rounds_go_down_and_up() -> None:
     assert [order_nodes((1, 2, 4), index) for index in (0, 1)] == [[4, 2, 1], [1, 2, 4]]
 
 
-def test_a_pass_is_as_long_as_asked_and_has_a_few_chunks_of_each_reader() -> None:
+def test_a_pass_is_long_enough_with_chunks_of_each_reader() -> None:
     assert count_groups(8, seconds=20.0, unit_seconds=1.5) == 8 * (14 + 4)
     assert count_groups(8, seconds=1.0, unit_seconds=1.5) == 8 * (4 + 4)
     assert small_unit_rows(12_345.0) == 620  # 617.25 to two digits
 
 
 def test_half_of_the_nodes_that_leave_are_drained_the_others_killed() -> None:
-    assert [Stages(first=4, most=8, last=last).num_drained for last in (3, 4, 7)] == [3, 2, 1]
+    assert [Stages(4, 8, last).num_drained for last in (3, 4, 7)] == [3, 2, 1]
 
 
-def test_bars_are_met_by_bounds() -> None:
-    good = make_results(share=0.95, cpu=1.05)
-    assert met(good, "rate") == [True] * 4
-    assert met(good, "CPU") == [True]
-    assert met(good, "first chunk") == [True]
-    bad = make_results(share=0.85, cpu=1.2, waited=6.0)
-    assert met(bad, "rate") == [False] * 4
-    assert met(bad, "CPU") == [False]
-    assert met(bad, "first chunk") == [False]
+def test_targets_are_met_by_bounds() -> None:
+    good = measure_cells(share=0.95, cpu=1.05)
+    assert met(good, "share") == [True] * 4
+    assert met(good, "CPU") == [True] * 3
+    assert met(good, "slowest") == [True]
+    bad = measure_cells(share=0.85, cpu=1.2, waited=6.0)
+    assert met(bad, "share") == [False] * 4
+    assert met(bad, "CPU") == [False] * 3
+    assert met(bad, "slowest") == [False]
 
 
-def test_nothing_is_known_of_the_bounds_of_one_round() -> None:
-    results = make_results("--rounds", "1")
-    assert met(results, "rate") == [None] * 4
-    assert_all_told(results["indicative"], ["… 1 round … 5"])
-
-
-def test_a_smaller_run_is_indicative() -> None:
-    assert make_results()["indicative"] == []
-    small = make_results("--nodes", "1,2", "--seconds", "5")["indicative"]
-    assert_all_told(small, ["… nodes … (1, 2) … (1, 2, 4, 8)", "… 5 s … 20"])
+def test_one_round_has_no_bounds() -> None:
+    assert met(measure_cells(rounds=1), "share") == [None] * 4
 
 
 @pytest.mark.parametrize("stages", ["4,8", "8,4,3", "4,8,8"])
 def test_stages_that_do_not_grow_and_shrink_are_refused(stages: str) -> None:
     with pytest.raises(SystemExit):
-        parse_options(["--stages", stages])
-
-
-def test_equal_results_give_equal_files(tmp_path: Path) -> None:
-    results = make_results()
-    text = write_results(results, tmp_path / "a")
-    write_results(results, tmp_path / "b")
-    for name in ("scaling.json", "scaling.md", "scaling.svg"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert json.loads((tmp_path / "a" / "scaling.json").read_text()) == results
-    assert " | normal | 8 | ≥ 0.9 | 1 | 1 | yes |" in text
-    assert (
-        "| normal | 1 | 1000.00 | 100.00 | 500.00 | 500.00 | 500.00 | 2600.00 | 20000.00 |" in text
-    )
-    assert (
-        "| batchedCalls: false | normal | 8 | 400 [400–400] | 0.500 [0.500–0.500] | 2600.00 |"
-        in text
-    )
-    assert_one_tells(text.splitlines(), "… 4 → 8 → 3 … 3 drained … 2 killed")
+        main(["--stages", stages])
