@@ -1,5 +1,5 @@
 """Lastmile on Iceberg tables against other programs that bring the same rows into memory.
 
-`targets` lists the comparisons, `lakes` makes the tables, `ours` and `peers` hold the programs,
-`child` measures one program in a process of its own, and `command` lets them take turns.
+`__main__` lists the cells, `programs` what they compare and how, `lakes` makes the tables, `ours`
+and `peers` hold the programs, `child` measures one program in a process of its own.
 """

@@ -1,14 +1,16 @@
-"""One program in a process of its own: it runs epochs and reports their time, memory and sums."""
+"""One program in a process of its own: it runs epochs and reports their time, memory and sums.
+
+`python -m benchmarks.iceberg.child PROGRAM` answers the requests of `programs`.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +22,8 @@ import torch
 
 from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
 from benchmarks.harness.machine import num_cores
+from benchmarks.harness.serving import serve
 from benchmarks.iceberg.lakes import Lake
-from benchmarks.iceberg.programs import Epoch, Program
 from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
 
 Rows = pa.Table | pa.RecordBatch | Batch
@@ -36,41 +38,7 @@ _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"  # see proc(5)
 
 
-def serve(connection: Connection, program: Program) -> None:
-    """Run epochs until the other side closes the pipe."""
-    torch.set_num_threads(num_cores())
-    sys.path.append(str(_PEERS))
-    ray: AbstractContextManager[Any] = nullcontext()
-    if program.needs_ray:
-        from pipeline_runtime.run.ray_connection import connected
-
-        # Ray's join holds logical CPUs for its own actors, and would wait for them for ever.
-        ray = connected("local", num_cores(), verbose=False)
-    with ray:
-        connection.send(("ready", None))
-        while (asked := _receive(connection)) is not None:
-            connection.send(_answer(program, *asked))
-
-
-def _receive(connection: Connection) -> tuple[Lake, bool] | None:
-    try:
-        asked: tuple[Lake, bool] = connection.recv()
-    except EOFError:
-        return None
-    return asked
-
-
-def _answer(program: Program, lake: Lake, proves: bool) -> tuple[str, Any]:
-    opens = program.proves if proves and program.proves else program.opens
-    module, _, name = opens.partition(":")
-    try:
-        run = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
-        return "epoch", measure(run, lake, proves=proves)
-    except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
-        return "error", traceback.format_exc()
-
-
-def measure(run: Run, lake: Lake, *, proves: bool = False) -> Epoch:
+def measure(run: Run, lake: Lake, *, proves: bool = False) -> dict[str, Any]:
     """Run one epoch.
 
     Args:
@@ -85,14 +53,14 @@ def measure(run: Run, lake: Lake, *, proves: bool = False) -> Epoch:
     for rows in run(lake):
         batch = rows if isinstance(rows, dict) else to_batch(rows, None if proves else _IDENTITY)
         sums = add_sums(sums, proof_of(batch) if proves else identities_of(batch))
-    return Epoch(
-        seconds=time.perf_counter() - started,
-        rows=lake.rows,
-        sums=sums,
-        peak_bytes=max(1, 1024 * (_field(_STATUS, "VmHWM") - resident)),
-        arrow_peak_bytes=max(1, (pool.max_memory() or 0) - arrow),
-        read_bytes=_field(_IO, "rchar") - read,
-    )
+    seconds = time.perf_counter() - started
+    values = {
+        "rowsPerSecond": lake.rows / seconds,
+        "peakBytes": max(1, 1024 * (_field(_STATUS, "VmHWM") - resident)),
+        "arrowPeakBytes": max(1, (pool.max_memory() or 0) - arrow),
+        "readBytes": max(1, _field(_IO, "rchar") - read),
+    }
+    return {"values": values, "sums": sums}
 
 
 def _field(path: Path, name: str) -> int:
@@ -120,3 +88,33 @@ def to_batch(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...] | None = No
                 column = column.cast(pa.int64())
             batch[name] = column.to_numpy(zero_copy_only=False)
     return {name: torch.from_numpy(np.require(a, requirements="CW")) for name, a in batch.items()}
+
+
+def _main() -> None:
+    program = json.loads(sys.argv[1])
+    with ExitStack() as stack:
+
+        def open_service() -> tuple[Any, Callable[[Any], Any]]:
+            torch.set_num_threads(num_cores())
+            sys.path.append(str(_PEERS))
+            if program["needs_ray"]:
+                from pipeline_runtime.run.ray_connection import connected
+
+                # Ray's join holds logical CPUs for its own actors, and would wait for them for
+                # ever.
+                stack.enter_context(connected("local", num_cores(), verbose=False))
+            return None, answer
+
+        def answer(request: Any) -> Any:
+            proves = request["proves"]
+            opens = program["proves"] if proves and program["proves"] else program["opens"]
+            module, _, name = opens.partition(":")
+            run = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
+            lake = Lake(Path(request["folder"]), request["rows"])
+            return measure(run, lake, proves=proves)
+
+        serve(open_service)
+
+
+if __name__ == "__main__":
+    _main()

@@ -16,7 +16,7 @@ from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import EqualTo
@@ -24,14 +24,11 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.iceberg.lakes import KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake, make_lake
 from benchmarks.iceberg.ours import BATCH_SIZE, build_experiment
-from benchmarks.iceberg.programs import Arm, Program
-from benchmarks.iceberg.results import build_row
-from benchmarks.iceberg.rounds import Comparison
-from benchmarks.records import Document
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.iceberg.pins import Pins
@@ -44,9 +41,6 @@ from pipeline_runtime.run.preceding import Preceding
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import DAY, IMPRESSIONS, KEY, USER_ACTIONS
 
-if TYPE_CHECKING:  # it imports this module
-    from benchmarks.iceberg.cells import Bench
-
 _KEPT: Final = "kept"  # the catalog of the cache tables
 _SOURCE: Final = f"{NAMESPACE}.{IMPRESSIONS.name}"
 _DAYS: Final = 4  # of the tables that are not about windows
@@ -55,13 +49,10 @@ _RUNS: Final = (1, 4, 16)
 _NUM_SCORES: Final = 60
 _EPOCHS: Final = 3  # of each kind, whose median counts
 
-HIT: Final = Program("Lastmile, rows of materialize", "materializing:hit_stream")
-FILES: Final = Program("Lastmile, the same files as Parquet", "materializing:parquet_stream")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Core seconds of keeping rows, and those of them in which the run was planned."""
+    """Core seconds of keeping rows, and how many of them planned the run."""
 
     seconds: float
     planning_seconds: float
@@ -127,7 +118,7 @@ class _Place:
         )
 
     def keep(self, experiment: DatasetExperiment) -> _Kept:
-        """Have the missing rows kept."""
+        """Keep the missing rows."""
         root, work = str(self.folder), [0.0]
         build = partial(build_plan, storage_root=root, pins=Pins())
         found = build(experiment).materialization
@@ -221,24 +212,21 @@ def parquet_stream(lake: Lake) -> Iterator[Batch]:
     return _load(experiment, place.folder)
 
 
-def compare_hit(bench: Bench) -> list[Document]:
-    """Compare a run that reads kept rows with reading the same files as Parquet.
+def read_without_source(lake: Lake) -> None:
+    """Read the kept rows while the original has no data files, since reading those would fail.
 
-    The table is large, so that planning takes a small part of the time.
+    Raises BenchmarkError if rows are missing.
     """
-    lake = make_lake(bench.data, bench.large_rows, days=_DAYS)
-    rows = bench.compare([Comparison(Arm(HIT, lake), Arm(FILES, lake), at_least=0.95)])
     place, experiment = _find_kept(lake)
     data = lake.folder / "warehouse" / NAMESPACE / IMPRESSIONS.name / "data"
     hidden = data.with_name("hidden")
-    shutil.move(data, hidden)  # a read of the original would fail
+    shutil.move(data, hidden)
     try:
         _, sums = place.read(experiment)
     finally:
         shutil.move(hidden, data)
     if sums["rows"] != lake.rows:
         raise BenchmarkError(f"without the original's files, {sums['rows']} rows were read")
-    return [row | {"note": "the same rows with the original's data files away"} for row in rows]
 
 
 _JOIN: Final = {
@@ -248,16 +236,16 @@ _JOIN: Final = {
 }
 
 
-def compare_window(bench: Bench) -> list[Document]:
+def compare_window(data: Path, rows: int, rounds: int) -> Cell:
     """Compare the next day of a window with a day of the first, by core seconds."""
-    lake = make_lake(bench.data, bench.large_rows, days=_WINDOW_DAYS + bench.rounds)
+    lake = make_lake(data, rows, days=_WINDOW_DAYS + rounds)
     first = _find_first_day(lake)
     values, planning, again = [], [], 0
     with _new_place(lake) as place:
         place.keep(_build_window(place, first, days=1))  # warms up
         whole = place.keep(_build_window(place, first))
         a_day = whole.work_seconds / whole.partitions
-        for shift in range(1, bench.rounds + 1):
+        for shift in range(1, rounds + 1):
             _compact(lake, first + timedelta(shift))
             again += place.keep(_build_window(place, first + timedelta(shift - 1))).partitions
             window = _build_window(place, first + timedelta(shift))
@@ -266,23 +254,22 @@ def compare_window(bench: Bench) -> list[Document]:
                 raise BenchmarkError(f"the next window computes {kept.partitions} days, not one")
             values.append(kept.work_seconds / a_day)
             planning.append(kept.planning_seconds)
-        plain = _build_window(place, first + timedelta(bench.rounds), keeps=False)
+        plain = _build_window(place, first + timedelta(rounds), keeps=False)
         if place.prove(window) != place.prove(plain):
             raise BenchmarkError("the rows of the table differ from those of the steps")
     if again:
         raise BenchmarkError(f"compactions had {again} days computed again")
-    return [
-        build_row(
-            subject="the next day of 30, with materialize",
-            peer="a day of the first window",
-            measure="core seconds to compute, write and commit the rows",
-            values=values,
-            at_most=1.1,
-            note=f"{a_day:.2f} core seconds a day; planning the run takes "
-            f"{statistics.median(planning):.2f} more, with any number of new days; equal "
-            "checksums; after a compaction, no day is computed again",
-        )
-    ]
+    note = (
+        f"{a_day:.2f} core seconds a day; planning the run takes {statistics.median(planning):.2f} "
+        "more, with any number of new days; equal checksums; after a compaction, no day is "
+        "computed again"
+    )
+    return Cell(
+        name="materialization-window",
+        base="",
+        arms={"the next day of 30, with materialize": {"daysOfWork": values}},
+        facts={"note": note},
+    )
 
 
 def _build_window(
@@ -329,7 +316,7 @@ def _compact(lake: Lake, day: date) -> None:
             producer.commit()
 
 
-# The steps before `materialize`, by what they are like.
+# The steps before `materialize`, by their kind.
 _SCORES: Final = [
     {"derive": {"columns": [{"name": "score", "expression": "log1p(exp(-abs(dense_06)))"}]}},
     *_NUM_SCORES
@@ -343,13 +330,13 @@ _SETTINGS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
 }
 
 
-def judge_advice(bench: Bench) -> list[Document]:
+def judge_advice(data: Path, lake: Lake) -> Cell:
     """Compare the advice with the better of keeping the rows always and never."""
     values, notes = [], []
-    small = make_lake(bench.data, 10_000, days=1)
+    small = make_lake(data, 10_000, days=1)
     for name, steps in _SETTINGS.items():
         _measure_costs(small, steps)  # loads libraries, and compiles kernels
-        costs, advice = _measure_costs(bench.main(), steps)
+        costs, advice = _measure_costs(lake, steps)
         kept, hit, never = costs
         for runs in _RUNS:
             always, without = kept + runs * hit, runs * never
@@ -360,16 +347,12 @@ def judge_advice(bench: Bench) -> list[Document]:
             f"{name}: keep {kept:.2f} (advice {advice.keep_seconds:.2f}), read {hit:.2f} "
             f"({advice.with_seconds:.2f}), compute {never:.2f} ({advice.without_seconds:.2f})"
         )
-    return [
-        build_row(
-            subject="advice of explain",
-            peer="the better of always and never",
-            measure="core seconds, the worst of 12 settings",
-            values=[max(values)],
-            at_most=1.05,
-            note="; ".join(notes),
-        )
-    ]
+    return Cell(
+        name="advice",
+        base="",
+        arms={f"the worst of {len(values)} settings": {"ofBetter": [max(values)]}},
+        facts={"note": "core seconds: " + "; ".join(notes)},
+    )
 
 
 def _measure_costs(

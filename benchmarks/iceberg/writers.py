@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -23,14 +24,15 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.dataloading.measuring.checksums import check_agreement, proof_of
-from benchmarks.dataloading.measuring.piped import Process
+from benchmarks.dataloading.measuring.checksums import proof_of
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.children import Child
+from benchmarks.harness.errors import BenchmarkError
+from benchmarks.harness.rounds import check_agreement
+from benchmarks.harness.serving import serve
 from benchmarks.iceberg.child import to_batch
 from benchmarks.iceberg.lakes import MAIN_COLUMNS, Lake, make_lake
 from benchmarks.iceberg.ours import build_experiment
-from benchmarks.iceberg.results import build_row
-from benchmarks.records import Document
 from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import run_experiment
@@ -38,9 +40,10 @@ from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import DAY, IMPRESSIONS, KEY, to_date
 
 _NUM_WRITERS: Final = 8
-_NUM_COMMITS: Final = 6
-_NUM_DAYS: Final = _NUM_WRITERS * _NUM_COMMITS
+_COMMITS_EACH: Final = 6
+NUM_COMMITS: Final = _NUM_WRITERS * _COMMITS_EACH  # a day each
 _ROWS_A_DAY: Final = 500
+_START_SECONDS: Final = 300.0  # of eight processes at once
 _CACHE: Final = "cache"  # the catalog of the written tables, and their namespace
 _APPENDED: Final = f"{_CACHE}.appended"
 
@@ -85,9 +88,9 @@ class Place:
         )
 
 
-def measure_writers(data: Path) -> list[Document]:
+def measure_writers(data: Path) -> list[Cell]:
     """Let the writers write at once, then prune; raise BenchmarkError if rows are not the same."""
-    lake = make_lake(data, _NUM_DAYS * _ROWS_A_DAY, days=_NUM_DAYS)
+    lake = make_lake(data, NUM_COMMITS * _ROWS_A_DAY, days=NUM_COMMITS)
     with TemporaryDirectory(dir=lake.folder) as name:
         place = Place(folder=Path(name), lake=lake)
         with place.open() as catalog:
@@ -102,52 +105,64 @@ def measure_writers(data: Path) -> list[Document]:
             _prune(place)
             table = catalog.load_table(found)
             check_agreement("writers", {"source": _sum(lake.load()), "kept": _sum(table)})
-            names = {"subject": f"Lastmile, {_NUM_WRITERS} writers × {_NUM_COMMITS}", "peer": "–"}
+            commits, orphans = float(len(table.snapshots())), float(len(_list_orphans(table)))
+            theirs = {
+                "commits": [float(len(appended.snapshots()))],
+                "orphans": [float(len(_list_orphans(appended)))],
+            }
+            name = f"writers, {_NUM_WRITERS} × {_COMMITS_EACH} commits"
+            note = f"{failed} runs failed; equal rows; {before} orphans before prune"
             return [
-                build_row(
-                    **names,
-                    measure="commits in the table",
-                    values=[len(table.snapshots())],
-                    at_least=_NUM_DAYS,
-                    at_most=_NUM_DAYS,
-                    note=f"{failed} runs failed; equal rows",
+                Cell(
+                    name=name,
+                    base="",
+                    arms={
+                        "Lastmile": {
+                            "commits": [commits],
+                            "orphans": [orphans],
+                            "ownCommits": [commits],
+                            "ownOrphans": [orphans],
+                        }
+                    },
+                    facts={"note": note},
                 ),
-                build_row(
-                    **names,
-                    measure="orphan files after prune",
-                    values=[len(_list_orphans(table))],
-                    at_most=0,
-                    note=f"{before} before",
-                ),
-                build_row(
-                    subject=f"PyIceberg's append, {_NUM_WRITERS} writers × {_NUM_COMMITS}",
-                    peer="–",
-                    measure="commits in the table",
-                    values=[len(appended.snapshots())],
-                    note=f"{refused} appends raised; {len(_list_orphans(appended))} orphan files",
+                Cell(
+                    name=name,
+                    base="",
+                    arms={"PyIceberg's append": theirs},
+                    facts={"note": f"{refused} appends raised"},
                 ),
             ]
 
 
 def _write_at_once(work: str, place: Place) -> int:
     """Run all writers; return how many of their commits failed."""
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(Process(f"{work} {i}", ("benchmarks.iceberg.writers", "serve")))
-            for i in range(_NUM_WRITERS)
-        ]
-        for index, writer in enumerate(writers):
-            days = range(index * _NUM_COMMITS, (index + 1) * _NUM_COMMITS)
-            writer.send((work, place, days))
-        return sum(writer.receive() for writer in writers)
+
+    def write(index: int) -> int:
+        first = index * _COMMITS_EACH
+        request = {
+            "work": work,
+            "folder": str(place.folder),
+            "lake": str(place.lake.folder),
+            "rows": place.lake.rows,
+            "days": list(range(first, first + _COMMITS_EACH)),
+        }
+        with Child(f"{work} {index}", ["-m", "benchmarks.iceberg.writers"]) as child:
+            barrier.wait(_START_SECONDS)
+            failed: int = child.ask(request)
+        return failed
+
+    barrier = threading.Barrier(_NUM_WRITERS)
+    with ThreadPoolExecutor(_NUM_WRITERS) as threads:
+        return sum(threads.map(write, range(_NUM_WRITERS)))
 
 
-def serve(connection: Connection) -> None:
-    """Do the commits of one writer, and send how many of them failed."""
-    connection.send(("ready", None))
-    work, place, days = connection.recv()
-    call = {"materialize": _materialize, "append": _append}[work]
-    connection.send(("failed", sum(not call(place, day) for day in days)))
+def _answer(request: dict[str, Any]) -> int:
+    """Do the commits of one writer, and return how many of them failed."""
+    lake = Lake(Path(request["lake"]), request["rows"])
+    place = Place(folder=Path(request["folder"]), lake=lake)
+    call = {"materialize": _materialize, "append": _append}[request["work"]]
+    return sum(not call(place, day) for day in request["days"])
 
 
 def _materialize(place: Place, day: int) -> bool:
@@ -200,3 +215,7 @@ def _list_orphans(table: Table) -> set[str]:
 
 def _sum(table: Table) -> dict[str, Any]:
     return proof_of(to_batch(table.scan(selected_fields=MAIN_COLUMNS).to_arrow(), MAIN_COLUMNS))
+
+
+if __name__ == "__main__":
+    serve(lambda: (None, _answer))
