@@ -1,8 +1,7 @@
-"""The cells: which work on which table. Every arm delivers the same rows of a cell.
+"""The cells: some work on a table. Every arm delivers the same rows of a cell.
 
 plain      the sample data, with the levels of work of the loading benchmark
 selective  wide rows (200 columns), of which a filter keeps few, alone or in blocks
-requests   flat files whose manifest declares requests; every row has its own columns
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from benchmarks.dataloading.tables import convert_to_nested, make_table
 from benchmarks.dataloading.workloads import PLAIN_COLUMNS
 
-# Of each layout the form of batches that it is for.
+# The form of batches for each layout.
 _FORMS: Final = (("flat", "expanded"), ("nested", "deduplicated"))
 _NUM_COLUMNS: Final = 200  # that batches of the wide table carry
 _BLOCK_ROWS: Final = 1024  # neighbours that the filter on `block` keeps or drops together
@@ -65,12 +64,6 @@ def _plain(data: Path, rows: int, works: Sequence[str]) -> Iterator[Cell]:
     for work in works:
         for layout, form in _FORMS:
             yield _cell(f"{work}, {layout}", table.roots, work, layout, form)
-
-
-def _requests(data: Path, rows: int, works: Sequence[str]) -> Iterator[Cell]:
-    table = make_table(data, rows)
-    for work in works:
-        yield _cell(f"{work}, flat", table.roots, work, "flat", "expanded", declares_requests=True)
 
 
 def _selective(data: Path, rows: int, _: Sequence[str]) -> Iterator[Cell]:
@@ -127,7 +120,6 @@ def _widen(path: Path, rng: np.random.Generator) -> None:
 _KINDS: Final[Mapping[str, Callable[[Path, int, Sequence[str]], Iterator[Cell]]]] = {
     "plain": _plain,
     "selective": _selective,
-    "requests": _requests,
 }
 KINDS: Final = tuple(_KINDS)
 

@@ -1,8 +1,8 @@
-"""Readers as slow as they are told; imported by their processes, so nothing heavy is imported here.
+"""Readers that are slowed; imported by their processes, so nothing heavy is imported here.
 
-A slow reader makes its chunks as any other does and sleeps after each until it has taken its time.
-What it takes to pack them is part of that: the chunk after them has so much less. A header says
-that reading took all of it.
+A slow reader makes its chunks as any other does, and sleeps after each until its time is over. The
+time for packing is part of that: the next chunk has so much less. The header reports all of it as
+reading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline_runtime.feed.transport.wire import Block, Wire
 
 
 def slowed(rows_per_second: float) -> type[Reader]:
-    """Readers that take a chunk's rows / `rows_per_second` seconds for it at least, work in it."""
+    """Return readers that take at least the rows of a chunk / `rows_per_second` seconds for it."""
 
     class SlowMaker(ChunkMaker):
         finished = packed = 0.0  # the last chunk, and its call; by time.perf_counter
@@ -38,8 +38,9 @@ def slowed(rows_per_second: float) -> type[Reader]:
             self.finished = time.perf_counter()
             read, *others = chunk.header.counts
             counts = (replace(read, seconds=read.seconds + slept), *others)
-            times = {"gap_seconds": idle, "read_seconds": chunk.header.read_seconds + slept}
-            return replace(chunk, header=replace(chunk.header, counts=counts, **times))
+            seconds = chunk.header.read_seconds + slept
+            header = replace(chunk.header, counts=counts, gap_seconds=idle, read_seconds=seconds)
+            return replace(chunk, header=header)
 
     class SlowReader(Reader):
         maker = SlowMaker
@@ -61,5 +62,5 @@ def rest_seconds(num_rows: int, rows_per_second: float, spent_seconds: float) ->
 
 
 def ignore_failure(error: LastmileError) -> None:
-    """Ray raises the failure in the trainer too; there is no monitor to tell."""
+    """Ignore a failure: Ray raises it in the trainer too, and there is no monitor."""
     del error
