@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.machine import (
-    describe_commit,
-    describe_machine,
-    describe_versions,
-    load_average,
-)
+from benchmarks.harness.report import Beginning
+
+__all__ = ["Beginning", "Document", "print_results", "write_results"]
 
 Document = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """Start of a benchmark by `time.monotonic`, and the one-minute load average at that time."""
-
-    at: float = field(default_factory=time.monotonic)
-    load: float = field(default_factory=load_average)
-
-    def describe(self, name: str, arguments: Sequence[str]) -> Document:
-        """Return the circumstances of `python -m benchmarks.NAME ARGUMENTS`, which ends now."""
-        return {
-            "command": " ".join([f"python -m benchmarks.{name}", *arguments]),
-            "commit": describe_commit(),
-            "finishedAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
-            "minutes": round((time.monotonic() - self.at) / 60, 1),
-            "machine": describe_machine(),
-            "versions": describe_versions(),
-            "loadAverage": [self.load, load_average()],
-        }
 
 
 def write_results(

@@ -2,7 +2,7 @@
 
 import sys
 
-if __name__ == "__main__":  # processes that it starts import this file, and need no more of it
+if __name__ == "__main__":  # processes that it spawns import this file
     from benchmarks.gpu.command import main
 
     sys.exit(main())

@@ -1,55 +1,61 @@
-"""A process that feeds models and measures it; what it opened stays open until the end.
+"""A process that feeds models and measures them; its sources and models stay open until the end.
 
-The command sends it an `Ask` at a time over a pipe (`piped` of the loading benchmark).
+`python -m benchmarks.gpu.host ROOT DEVICE` answers the requests of `command`.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.measuring.training_step import TrainingStep
 from benchmarks.dataloading.workloads import Workload
 from benchmarks.gpu.asking import Ask, Busyness, Rate
-from benchmarks.gpu.cells import Cell, Scale
+from benchmarks.gpu.cells import ON_CPU, ON_GPU, Cell, Scale
 from benchmarks.gpu.sources import open_source
 from benchmarks.gpu.trace import synchronize, trace_steps
 from benchmarks.harness.machine import describe_machine
+from benchmarks.harness.serving import serve
 from pipeline_runtime import kernels
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 
 _MIN_STEPS = 2  # of a measurement, and before it
 
 
-def serve(connection: Connection, root: str, scale: Scale, device: str) -> None:
-    """Say what the device is, then answer requests until the other side closes."""
-    # Batches are only read here, whatever memory they lie in.
+def open_host(root: str, device: str) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the description of the device, and the function that answers a request."""
+    scale = ON_GPU if device == "cuda" else ON_CPU
+    # Batches are only read here, so their memory may be read-only.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     # On a CPU there is nothing to pin for, and there may be more workers than cores.
     warnings.filterwarnings("ignore", message="'pin_memory' argument is set as true")
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     if device == "cpu":
         torch.set_num_threads(1)
-    connection.send(("ready", describe_device(device)))
     if scale.has_kernels:
         kernels.warm()
     host = Host(root, scale, torch.device(device))
-    while True:
-        try:
-            ask: Ask = connection.recv()
-        except (EOFError, ConnectionError):
-            host.close()
-            return
-        try:
-            connection.send(("measured", host.answer(ask)))
-        except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
-            connection.send(("error", traceback.format_exc()))
+    return describe_device(device), lambda request: asdict(host.answer(parse_ask(request)))
+
+
+def parse_ask(request: Mapping[str, Any]) -> Ask:
+    """Return the request of a parsed line."""
+    cell = request["cell"]
+    path = request["trace_path"]
+    return Ask(
+        cell=Cell(**{**cell, "tuning": Tuning(**cell["tuning"])}),
+        seconds=request["seconds"],
+        trace_path=None if path is None else Path(path),
+        is_last=request["is_last"],
+    )
 
 
 def describe_device(device: str) -> dict[str, Any]:
@@ -74,7 +80,7 @@ class Host:
         self._models: dict[tuple[str, str], TrainingStep] = {}
 
     def answer(self, ask: Ask) -> Rate | Busyness:
-        """Do what a request asks for."""
+        """Measure or trace a cell."""
         source, take = self._source(ask.cell), self._consumer(ask.cell)
         if ask.trace_path is None:
             self._run(source, take, self._scale.warm_seconds)
@@ -88,12 +94,8 @@ class Host:
             self._sources.pop(_source_key(ask.cell))
         return found
 
-    def close(self) -> None:
-        """End the threads and the workers that bring batches."""
-        self._sources.clear()
-
     def _run(self, source: Iterator[Batch], take: Callable[[Batch], Any], seconds: float) -> Rate:
-        """Take batches for so long, from the first one on."""
+        """Take batches for some seconds, from the first one on."""
         samples = steps = 0
         waited = 0.0
         batch = next(source)
@@ -128,7 +130,7 @@ class Host:
 
     def _consumer(self, cell: Cell) -> Callable[[Batch], Any]:
         if cell.size is None:
-            return len  # the batch is on the device, and that is all
+            return len  # the batch only has to reach the device
         key = (cell.size, cell.form)
         if key not in self._models:
             self._models[key] = TrainingStep(
@@ -149,3 +151,7 @@ class Host:
 def _source_key(cell: Cell) -> Cell:
     """Return the cell without its model: models of all sizes are fed from one source."""
     return Cell(size=None, form=cell.form, way=cell.way, tuning=cell.tuning)
+
+
+if __name__ == "__main__":
+    serve(lambda: open_host(*sys.argv[1:]))

@@ -39,8 +39,7 @@ def main() -> int:
     if has_gpu():
         passed = run("tests.txt", (end - time.monotonic()) * TESTS_SHARE, *_PYTEST)
     left = end - time.monotonic()
-    commit = (root / "COMMIT").read_text()
-    options = ["--data", str(root / "data"), "--output", str(output), "--commit", commit]
+    options = ["--data", str(root / "data"), "--output", str(output)]
     if has_gpu():
         options += ["--seconds", str(left - _OVERHEAD_SECONDS)]
     measured = run("benchmark.txt", left, "-m", "benchmarks.gpu", *options)

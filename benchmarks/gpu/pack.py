@@ -1,9 +1,9 @@
-"""Packs the benchmark and tests/gpu for a machine without network: one archive with all they need.
+"""Packs the benchmark and tests/gpu for a machine without network, in one archive.
 
     python -m benchmarks.gpu.pack        writes build/lastmile-gpu.tar
     tar xf lastmile-gpu.tar && python3 lastmile-gpu/run.py          there
 
-Taken as given there: Linux on x86-64, the Python of `--python`, torch, numba and numpy. The archive
+The machine needs Linux on x86-64, the Python of `--python`, torch, numba and numpy. The archive
 brings the wheels of everything else that is imported, by the hashes of requirements.lock.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.harness.machine import describe_commit
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 NAME: Final = "lastmile-gpu"
-MAX_BYTES: Final = 64 << 20  # what such machines take
+MAX_BYTES: Final = 64 << 20  # the limit of such machines
 DEFAULT_PYTHON: Final = "3.12"
 _PACKAGES: Final = (
     *("pyarrow", "lz4", "zstandard", "pyyaml"),
@@ -39,7 +39,7 @@ _UNUSED: Final = re.compile(
 )
 _CODE: Final = (
     *("pipeline_runtime", "tests/gpu", "LICENSE"),
-    *("benchmarks/__init__.py", "benchmarks/records.py", "benchmarks/turns.py"),
+    *("benchmarks/__init__.py", "benchmarks/harness"),
     *("benchmarks/dataloading", "benchmarks/gpu"),
 )
 
@@ -76,7 +76,7 @@ def download_wheels(folder: Path, python: str) -> Path:
 
 
 def write_archive(path: Path, wheels: Iterable[Path]) -> None:
-    """Write code and wheels; the code is the working tree's, as far as git knows its files."""
+    """Write code and wheels; the code is that of the files that git knows."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *_CODE],
         cwd=ROOT,

@@ -1,9 +1,8 @@
-"""The order of the measurements: cells in turn, until the deadline leaves no time for more.
+"""The order of the measurements, until the deadline leaves no time for more.
 
 A machine with a GPU is lent for minutes. So each cell is measured once before any is measured
-again, then each is traced, and measurements become shorter where time is short. What was measured
-is never lost: cells that failed, or for which no time is left, are missing from the results, which
-say so.
+again, then each is traced, and measurements become shorter where time is short. The results name
+the cells that failed, or for which no time was left.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.workloads import FORMS
 from benchmarks.gpu.asking import Ask, Busyness, Rate
 from benchmarks.gpu.cells import Cell, Scale, list_candidates, list_cells
-from benchmarks.turns import in_turn
+from benchmarks.harness.errors import BenchmarkError
+from benchmarks.harness.rounds import in_order_of
 
 TUNING_SHARE: Final = 0.25  # of the time, at most
 # Seconds beside those on the clock: the first batch of a source, or writing and reading a trace.
@@ -124,7 +123,7 @@ class _Schedule:
         remaining = len(cells) * (self._scale.rounds - index)
         reserve = 0.0 if self.measured.traces else len(cells) * _OVERHEAD_SECONDS
         for _, compared in groupby(cells, key=lambda cell: (cell.form, cell.size)):
-            together = in_turn(list(compared), index)
+            together = in_order_of(list(compared), index)
             seconds = self._deadline.share(remaining, self._scale.max_seconds, reserve=reserve)
             remaining -= len(together)
             if seconds is None:
@@ -145,7 +144,7 @@ class _Schedule:
                     self.measured.traces[cell] = found
 
     def _ask(self, ask: Ask) -> Rate | Busyness | None:
-        """Return the answer; None if there is none, which no other measurement suffers from."""
+        """Return the answer, or None if the measurement failed; the others go on."""
         try:
             return self._run(ask, self._deadline.seconds_left)
         except BenchmarkError as error:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -38,8 +39,9 @@ def checkout(commit: str) -> Iterator[Path]:
 
 def environment_of(folder: Path) -> dict[str, str]:
     """Return the environment of a process that runs the code of a checkout."""
-    path = os.pathsep.join([str(folder), str(folder / "operator")])
-    return {**os.environ, "PYTHONPATH": path}
+    given = os.environ.get("PYTHONPATH")
+    path = [str(folder), str(folder / "operator"), *([given] if given else [])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 class Child:
@@ -80,18 +82,29 @@ class Child:
         """The id of the process."""
         return self._process.pid
 
-    def ask(self, request: Any) -> Any:
-        """Send a request and return the answer. Raises BenchmarkError if the process fails."""
+    def ask(self, request: Any, timeout_seconds: float | None = None) -> Any:
+        """Send a request and return the answer.
+
+        Raises:
+            BenchmarkError: the process fails.
+            OSError: it has died before, or does not answer in time.
+        """
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
+        if (
+            timeout_seconds is not None
+            and not select.select([self._process.stdout], [], [], timeout_seconds)[0]
+        ):
+            raise TimeoutError(f"{self._name} must answer within {timeout_seconds:g} s")
         return self._receive()
 
     def close(self) -> None:
         """End the process, which takes the end of its requests as the order to stop."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:

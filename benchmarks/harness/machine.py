@@ -46,6 +46,9 @@ def describe_versions() -> dict[str, str]:
 
 def describe_commit() -> str:
     """Return the measured commit, and whether files differed from it."""
+    packed = Path(__file__).parents[2] / "COMMIT"  # in an archive, which has no repository
+    if packed.exists():
+        return packed.read_text().strip()
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu.cells import SIZES, WAYS
+from benchmarks.harness.report import cells_of
 
 ROOT = Path(__file__).parents[3]
 # A machine with a GPU has torch, numba and numpy; the archive brings wheels, but none of these.
@@ -40,16 +41,17 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 def check_results(folder: Path) -> None:
     results = json.loads((folder / "gpu.json").read_text())
-    assert results["failures"] == []
-    assert results["missing"] == []
-    assert len(results["tuning"]) == 8  # 0 and 1 workers, two units, two forms
-    assert len(results["cells"]) == len(SIZES) * len(WAYS) * 2
-    for cell in results["cells"]:
-        assert cell["samplesPerSecond"]["min"] > 0
-        assert cell["shareOfFrozen"]["min"] > 0
-        assert 0 <= cell["waitedShare"] <= 1
-        assert 0 < cell["trace"]["utilisation"] <= 1
-    assert results["device"]["name"] in (folder / "gpu.md").read_text()
+    *models, expanded, deduplicated = cells_of(results)
+    for tuning in (expanded, deduplicated):
+        assert len(tuning.arms) == 4  # 0 and 1 workers, two units
+    assert len(models) == len(SIZES) * 2
+    for cell in models:
+        assert list(cell.arms) == list(WAYS)
+        for values in cell.arms.values():
+            assert values["samplesPerSecond"][0] > 0
+            assert 0 <= values["waitedShare"][0] <= 1
+            assert 0 < values["busyShare"][0] <= 1
+    assert results["settings"]["device"]["name"] in (folder / "gpu.md").read_text()
 
 
 def test_all_cells_are_measured_without_ray(tmp_path: Path, environment: dict[str, str]) -> None:

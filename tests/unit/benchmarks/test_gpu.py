@@ -3,22 +3,24 @@
 import json
 import tarfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from benchmark_environment import ENVIRONMENT
 
-from benchmarks.dataloading.errors import BenchmarkError
 from benchmarks.dataloading.jobs import Tuning
 from benchmarks.dataloading.workloads import FORMS
 from benchmarks.gpu.asking import Ask, Busyness, Rate
 from benchmarks.gpu.cells import ON_GPU, SIZES, WAYS, Cell
+from benchmarks.gpu.command import BENCHMARK, describe
+from benchmarks.gpu.host import parse_ask
 from benchmarks.gpu.on_device import unpack_wheels
 from benchmarks.gpu.pack import MAX_BYTES, write_archive
-from benchmarks.gpu.report import build_markdown, draw
-from benchmarks.gpu.results import build_results
 from benchmarks.gpu.schedule import Deadline, Measured, measure_all
 from benchmarks.gpu.trace import list_intervals, measure_busyness
+from benchmarks.harness.errors import BenchmarkError
+from benchmarks.harness.report import build_page, build_results
 
 CARD = {"name": "NVIDIA H100 80GB HBM3", "type": "cuda", "memoryGiB": 79, "cuda": "13.0"}
 NUM_CELLS = len(SIZES) * len(FORMS) * len(WAYS)
@@ -101,9 +103,13 @@ def test_a_short_time_leaves_out_whole_comparisons(tmp_path: Path, seconds: floa
     for cell in measured.rates:
         compared = [replace(cell, way=way) for way in WAYS]
         assert {len(measured.rates[each]) for each in compared} == {len(measured.rates[cell])}
-    results = build_results(ON_GPU, measured, CARD)
-    assert len(results["cells"]) + len(results["missing"]) == NUM_CELLS
-    assert bool(results["indicative"]) == (min(map(len, measured.rates.values()), default=0) < 3)
+    cells = [cell for cell in describe(ON_GPU, measured) if "tuning" in cell.facts]
+    missing = sum(
+        len(cell.facts["missing"].split(", ")) for cell in cells if "missing" in cell.facts
+    )
+    assert len(cells) == NUM_CELLS / len(WAYS)
+    assert sum(len(cell.arms) for cell in cells) == len(measured.rates)
+    assert bool(missing) == (len(measured.rates) < NUM_CELLS)
 
 
 @pytest.mark.parametrize("fails_at", [1, 20, 50, 70])
@@ -113,23 +119,23 @@ def test_a_failure_costs_one_measurement(tmp_path: Path, fails_at: int) -> None:
     assert measured.failures == ["a loader failed"]
     num_rates = sum(map(len, measured.rates.values()))
     assert len(measured.tuning) + num_rates + len(measured.traces) == machine.num_asked - 1
-    assert "measurements failed" in build_results(ON_GPU, measured, CARD)["indicative"]
 
 
-def test_page_and_picture_name_the_card(tmp_path: Path) -> None:
-    measured = measure(Machine(), 420, tmp_path)
-    results = build_results(ON_GPU, measured, CARD) | {
-        "command": "python -m benchmarks.gpu",
-        "commit": "0123456",
-        "machine": {"processor": "some processor", "cores": 16},
-        "versions": {"python": "3.12.3", "torch": "2.11.0"},
-    }
-    page = build_markdown(json.loads(json.dumps(results)))
+def test_the_page_names_the_card_and_every_way(tmp_path: Path) -> None:
+    cells = list(describe(ON_GPU, measure(Machine(), 420, tmp_path)))
+    results = build_results(BENCHMARK, ENVIRONMENT, {"device": CARD}, cells)
+    page = build_page(BENCHMARK, json.loads(json.dumps(results)))
     assert CARD["name"] in page
-    assert page.count("| small |") == len(FORMS) * len(WAYS)
-    assert "Indicative" not in page
-    draw(results, tmp_path / "gpu.svg")
-    assert "NVIDIA H100" in (tmp_path / "gpu.svg").read_text()
+    assert page.count(", small |") == len(FORMS) * len(WAYS)
+    assert "| 0 workers, batches |" in page
+
+
+def test_a_request_survives_its_way_to_the_process(tmp_path: Path) -> None:
+    cell = Cell(size=None, form="expanded", way=WAYS[0], tuning=Tuning(workers=3))
+    for path in (None, tmp_path):
+        ask = Ask(cell=cell, seconds=2.0, trace_path=path, is_last=True)
+        line = json.dumps(asdict(ask) | {"trace_path": path and str(path)})
+        assert parse_ask(json.loads(line)) == ask
 
 
 def test_a_trace_needs_kernels() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from killed_stage import ACTS, live_through
 
-from benchmarks import records
+from benchmarks.harness.report import Beginning
 from dataset_operator.api import EXPERIMENT_LABEL
 from tools.cluster.box import Box
 
@@ -44,7 +44,7 @@ def check_nothing_is_left(box: Box, namespace: str) -> None:
 def test_nothing_is_lost_or_doubled_however_often_the_operator_is_killed(
     box: Box, namespace: str, seed: int
 ) -> None:
-    beginning = records.Beginning()
+    beginning = Beginning()
     outcome = asyncio.run(live_through(box, namespace, seed=seed, kills=KILLS))
     print(outcome)
     assert outcome.kills >= KILLS
