@@ -2,7 +2,6 @@
 memory.
 
     command ─▶ table          sample rows, written by all cores
-            ─▶ schedule       the order of the cells, so that all end before the deadline
             ─▶ host           processes that feed a model: one with threads, one that forks workers
                  ─▶ sources   the ways to bring batches to the device
                  ─▶ trace     the times in which the GPU computed, and in which it was idle

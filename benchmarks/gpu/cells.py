@@ -1,13 +1,12 @@
-"""The measured cells: models of three sizes, batches of two forms, and ways to feed them."""
+"""The sizes of the models, the ways to feed them, and the amount of work on a GPU and on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.dataloading.jobs import BATCHES, ROW_GROUPS, Tuning
-from benchmarks.dataloading.workloads import FORMS, MODEL_CONFIG
+from benchmarks.dataloading.workloads import MODEL_CONFIG
 
 FROZEN: Final = "frozen batches"
 LOADER: Final = "Pipeline.loader"
@@ -15,31 +14,7 @@ LOADER_UNPINNED: Final = "Pipeline.loader, not pinned"
 DATALOADER: Final = "DataLoader"
 DATALOADER_UNPINNED: Final = "DataLoader, not pinned"
 WAYS: Final = (FROZEN, LOADER, LOADER_UNPINNED, DATALOADER, DATALOADER_UNPINNED)
-# A DataLoader forks its workers, which is not safe beside the threads of a loader.
-THREADED, FORKING = "threaded", "forking"
 SIZES: Final = ("small", "medium", "large")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One model that is fed in one way.
-
-    Attributes:
-        size: of the model, one of `SIZES`; None: no model, batches only reach the device.
-        form: of the batches, one of `FORMS`.
-        way: one of `WAYS`.
-        tuning: of a DataLoader.
-    """
-
-    size: str | None
-    form: str
-    way: str
-    tuning: Tuning = field(default_factory=Tuning)
-
-    @property
-    def host(self) -> str:
-        """The process that it is measured in."""
-        return FORKING if self.way in (DATALOADER, DATALOADER_UNPINNED) else THREADED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +28,7 @@ class Scale:
         divisor: the model's layers are so many times narrower than on a GPU.
         hash_size: rows of each embedding table.
         workers: of a DataLoader, the best of which is compared.
-        rounds: measurements of each cell.
+        rounds: of each cell, if there is time for them.
         warm_seconds: of each measurement, before its clock starts.
         max_seconds: of each measurement, by its clock.
         traced_steps: of each cell.
@@ -121,24 +96,6 @@ ON_CPU: Final = Scale(
 )
 
 
-def list_cells(best: Mapping[str, Tuning]) -> list[Cell]:
-    """Return all cells, those that are compared with one another in a row.
-
-    Args:
-        best: setting of a DataLoader by form.
-    """
-    return [
-        Cell(size=size, form=form, way=way, tuning=best[form])
-        for form in FORMS
-        for size in SIZES
-        for way in WAYS
-    ]
-
-
-def list_candidates(scale: Scale, form: str) -> list[Cell]:
-    """Return a DataLoader's settings, without a model."""
-    return [
-        Cell(size=None, form=form, way=DATALOADER, tuning=Tuning(workers=workers, unit=unit))
-        for workers in scale.workers
-        for unit in (BATCHES, ROW_GROUPS)
-    ]
+def find_scale(device: str) -> Scale:
+    """Return the scale of a measurement on a type of device."""
+    return ON_GPU if device == "cuda" else ON_CPU

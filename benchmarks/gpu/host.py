@@ -8,18 +8,17 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.dataloading.jobs import Tuning
+from benchmarks.dataloading.jobs import BATCHES, Tuning
 from benchmarks.dataloading.measuring.training_step import TrainingStep
 from benchmarks.dataloading.workloads import Workload
-from benchmarks.gpu.asking import Ask, Busyness, Rate
-from benchmarks.gpu.cells import ON_CPU, ON_GPU, Cell, Scale
+from benchmarks.gpu.cells import find_scale
 from benchmarks.gpu.sources import open_source
 from benchmarks.gpu.trace import synchronize, trace_steps
 from benchmarks.harness.machine import describe_machine
@@ -32,7 +31,6 @@ _MIN_STEPS = 2  # of a measurement, and before it
 
 def open_host(root: str, device: str) -> tuple[Any, Callable[[Any], Any]]:
     """Return the description of the device, and the function that answers a request."""
-    scale = ON_GPU if device == "cuda" else ON_CPU
     # Batches are only read here, so their memory may be read-only.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     # On a CPU there is nothing to pin for, and there may be more workers than cores.
@@ -40,22 +38,10 @@ def open_host(root: str, device: str) -> tuple[Any, Callable[[Any], Any]]:
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     if device == "cpu":
         torch.set_num_threads(1)
-    if scale.has_kernels:
+    if find_scale(device).has_kernels:
         kernels.warm()
-    host = Host(root, scale, torch.device(device))
-    return describe_device(device), lambda request: asdict(host.answer(parse_ask(request)))
-
-
-def parse_ask(request: Mapping[str, Any]) -> Ask:
-    """Return the request of a parsed line."""
-    cell = request["cell"]
-    path = request["trace_path"]
-    return Ask(
-        cell=Cell(**{**cell, "tuning": Tuning(**cell["tuning"])}),
-        seconds=request["seconds"],
-        trace_path=None if path is None else Path(path),
-        is_last=request["is_last"],
-    )
+    host = Host(root, torch.device(device))
+    return describe_device(device), lambda request: host.answer(Request(**request))
 
 
 def describe_device(device: str) -> dict[str, Any]:
@@ -71,30 +57,68 @@ def describe_device(device: str) -> dict[str, Any]:
     }
 
 
-class Host:
-    """The open objects of a process: sources of batches by cell, and models."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A request to measure a way to feed a model.
 
-    def __init__(self, root: str, scale: Scale, device: torch.device) -> None:
-        self._root, self._scale, self._device = root, scale, device
-        self._sources: dict[Cell, Iterator[Batch]] = {}
+    Attributes:
+        form: of the batches, one of `FORMS`.
+        way: one of `WAYS`.
+        size: of the model, one of `SIZES`; None: no model, batches only reach the device.
+        workers, unit: of a DataLoader.
+        seconds: length of the measurement.
+        trace_path: trace some steps to this file instead.
+        is_last: close the source of the batches afterwards.
+    """
+
+    form: str
+    way: str
+    size: str | None = None
+    workers: int = 0
+    unit: str = BATCHES
+    seconds: float = 0.0
+    trace_path: str | None = None
+    is_last: bool = False
+
+    @property
+    def source(self) -> tuple[Any, ...]:
+        """The key of the source; models of all sizes are fed from one."""
+        return self.form, self.way, self.workers, self.unit
+
+
+class Host:
+    """The open objects of a process: sources of batches, and models."""
+
+    def __init__(self, root: str, device: torch.device) -> None:
+        self._root, self._scale, self._device = root, find_scale(device.type), device
+        self._sources: dict[tuple[Any, ...], Iterator[Batch]] = {}
         self._models: dict[tuple[str, str], TrainingStep] = {}
 
-    def answer(self, ask: Ask) -> Rate | Busyness:
-        """Measure or trace a cell."""
-        source, take = self._source(ask.cell), self._consumer(ask.cell)
-        if ask.trace_path is None:
-            self._run(source, take, self._scale.warm_seconds)
-            found: Rate | Busyness = self._run(source, take, ask.seconds)
-        else:
-            found = trace_steps(
-                lambda: take(next(source)), self._scale.traced_steps, self._device, ask.trace_path
+    def answer(self, request: Request) -> dict[str, float]:
+        """Measure or trace, and return the metrics."""
+        if request.source not in self._sources:
+            self._sources[request.source] = open_source(
+                request.way,
+                self._workload(request.form),
+                Tuning(workers=request.workers, unit=request.unit),
+                self._device,
+                self._scale.frozen_batches,
             )
-        if ask.is_last:
+        source, take = self._sources[request.source], self._consumer(request)
+        if request.trace_path is None:
+            self._run(source, take, self._scale.warm_seconds)
+            found = self._run(source, take, request.seconds)
+        else:
+            path, steps = Path(request.trace_path), self._scale.traced_steps
+            found = trace_steps(lambda: take(next(source)), steps, self._device, path)
+        if request.is_last:
             del source
-            self._sources.pop(_source_key(ask.cell))
+            self._sources.pop(request.source)
         return found
 
-    def _run(self, source: Iterator[Batch], take: Callable[[Batch], Any], seconds: float) -> Rate:
+    def _run(
+        self, source: Iterator[Batch], take: Callable[[Batch], Any], seconds: float
+    ) -> dict[str, float]:
         """Take batches for some seconds, from the first one on."""
         samples = steps = 0
         waited = 0.0
@@ -109,33 +133,16 @@ class Host:
             now = time.perf_counter()
             waited += now - asked
         synchronize(self._device)
-        return Rate(
-            samples=samples,
-            steps=steps,
-            seconds=time.perf_counter() - started,
-            waited_seconds=waited,
-        )
+        spent = time.perf_counter() - started
+        return {"samplesPerSecond": samples / spent, "waitedShare": waited / spent}
 
-    def _source(self, cell: Cell) -> Iterator[Batch]:
-        key = _source_key(cell)
-        if key not in self._sources:
-            self._sources[key] = open_source(
-                cell.way,
-                self._workload(cell.form),
-                cell.tuning,
-                self._device,
-                self._scale.frozen_batches,
-            )
-        return self._sources[key]
-
-    def _consumer(self, cell: Cell) -> Callable[[Batch], Any]:
-        if cell.size is None:
+    def _consumer(self, request: Request) -> Callable[[Batch], Any]:
+        if request.size is None:
             return len  # the batch only has to reach the device
-        key = (cell.size, cell.form)
+        key = (request.size, request.form)
         if key not in self._models:
-            self._models[key] = TrainingStep(
-                self._workload(cell.form), self._scale.model_config(cell.size), self._device
-            )
+            config = self._scale.model_config(request.size)
+            self._models[key] = TrainingStep(self._workload(request.form), config, self._device)
         return self._models[key].take
 
     def _workload(self, form: str) -> Workload:
@@ -146,11 +153,6 @@ class Host:
             options=() if self._scale.has_kernels else (("kernels", False),),
             batch_size=self._scale.batch_size,
         )
-
-
-def _source_key(cell: Cell) -> Cell:
-    """Return the cell without its model: models of all sizes are fed from one source."""
-    return Cell(size=None, form=cell.form, way=cell.way, tuning=cell.tuning)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Computing and idle times of the device, from a trace of torch's profiler.
 
-Only kernels count as computing: a GPU that waits for a copy from the host has nothing to do. On a
-CPU the operators of torch take the kernels' place, so that the benchmark can be tried without GPU.
+Only kernels count as computing: a GPU that waits for a copy from the host is idle. On a CPU the
+operators of torch take the place of kernels, so that the benchmark can be tried without a GPU.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.gpu.asking import GAP_SECONDS, Busyness
-
+# Shorter gaps are those between two kernels that are launched one after the other.
+GAP_SECONDS: Final = 1e-4
 _KERNELS: Final = {"cuda": "kernel", "cpu": "cpu_op"}  # category in the trace by type of device
 _ACTIVITIES: Final = {"cuda": ProfilerActivity.CUDA, "cpu": ProfilerActivity.CPU}
 
 
 def trace_steps(
     step: Callable[[], None], num_steps: int, device: torch.device, path: Path
-) -> Busyness:
-    """Trace so many steps; the trace stays at `path` for Perfetto or chrome://tracing."""
+) -> dict[str, float]:
+    """Trace some steps; the trace stays at `path` for Perfetto or chrome://tracing."""
     with profile(activities=[_ACTIVITIES[device.type]]) as profiler:
         for _ in range(num_steps):
             step()
@@ -34,7 +34,7 @@ def trace_steps(
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was asked for."""
+    """Wait until the device has done all of its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -48,7 +48,7 @@ def list_intervals(events: Iterable[Any], category: str) -> list[tuple[float, fl
     ]
 
 
-def measure_busyness(intervals: Iterable[tuple[float, float]], num_steps: int) -> Busyness:
+def measure_busyness(intervals: Iterable[tuple[float, float]], num_steps: int) -> dict[str, float]:
     """Add up intervals that may overlap, as those of several streams do.
 
     Raises ValueError if there is none.
@@ -64,11 +64,9 @@ def measure_busyness(intervals: Iterable[tuple[float, float]], num_steps: int) -
         end = max(end, stop)
     seconds = end - first
     long_gaps = [gap for gap in gaps if gap >= GAP_SECONDS]
-    return Busyness(
-        seconds=seconds,
-        busy_share=1 - sum(gaps) / seconds if seconds else 1.0,
-        gap_share=sum(long_gaps) / seconds if seconds else 0.0,
-        num_gaps=len(long_gaps),
-        longest_gap_seconds=max(gaps, default=0.0),
-        steps=num_steps,
-    )
+    return {
+        "busyShare": 1 - sum(gaps) / seconds if seconds else 1.0,
+        "gapShare": sum(long_gaps) / seconds if seconds else 0.0,
+        "gapsPerStep": len(long_gaps) / num_steps,
+        "longestGapMilliseconds": 1e3 * max(gaps, default=0.0),
+    }

@@ -92,10 +92,9 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        if (
-            timeout_seconds is not None
-            and not select.select([self._process.stdout], [], [], timeout_seconds)[0]
-        ):
+        output = self._process.stdout
+        assert output is not None
+        if timeout_seconds and not select.select([output], [], [], timeout_seconds)[0]:
             raise TimeoutError(f"{self._name} must answer within {timeout_seconds:g} s")
         return self._receive()
 
