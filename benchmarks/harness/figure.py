@@ -16,6 +16,7 @@ from benchmarks.harness.statistics import Estimate
 
 # Okabe and Ito's colours.
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MAX_LINEAR: Final = 10.0  # ratios above it need a logarithmic axis
 # Text stays text, which keeps files small; equal results give equal bytes.
 STYLE: Final[Any] = {"svg.hashsalt": "lastmile", "svg.fonttype": "none", "font.size": 9}
 
@@ -28,7 +29,7 @@ def draw(benchmark: Benchmark, cells: Sequence[Cell], path: Path) -> None:
     num_rows = max(6, sum(len(_compared(cell, metrics)) for cell in cells))
     height = 4.0 if is_growth else 1.2 + 0.25 * num_rows
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.0 + 4.0 * len(metrics), height), layout="constrained")
+        figure = Figure(figsize=(4.0 + 4.0 * len(metrics), height), layout="constrained")
         panels = figure.subplots(1, len(metrics), squeeze=False, sharey=not is_growth)[0]
         for axes, metric in zip(panels, metrics, strict=True):
             if is_growth:
@@ -51,14 +52,13 @@ def save(figure: Figure, title: str, path: Path) -> None:
 
 
 def _compared(cell: Cell, metrics: Sequence[Metric]) -> list[str]:
-    """Return the arms that are drawn: all but the base if everything is compared with it."""
-    is_all = all(metric.is_compared for metric in metrics)
-    return [arm for arm in cell.arms if arm != cell.base or not is_all]
+    """Return the arms that are drawn: those that have a value for any of the metrics."""
+    return [arm for arm in cell.arms if any(_read(cell, arm, metric) for metric in metrics)]
 
 
 def _read(cell: Cell, arm: str, metric: Metric) -> Estimate | None:
     if metric.is_compared:
-        return cell.ratio(arm, metric.name)
+        return None if arm == cell.base else cell.ratio(arm, metric.name)
     found = cell.value(arm, metric.name)
     if found is None:
         return None
@@ -73,16 +73,21 @@ def _label(axes: Axes, metric: Metric) -> str:
 def _draw_bars(
     axes: Axes, cells: Sequence[Cell], metric: Metric, metrics: Sequence[Metric]
 ) -> None:
-    labels: list[str] = []
+    labels, highest = [], 1.0
+    is_ambiguous = len({cell.base for cell in cells}) > 1
     for cell in cells:
         for arm in _compared(cell, metrics):
             found = _read(cell, arm, metric)
             if found is not None:
                 axes.errorbar(found.median, len(labels), xerr=_errors([found]), **_MARKS)
-            labels.append(f"{cell.name}: {arm}" if cell.name else arm)
+                highest = max(highest, found.median)
+            base = f" over {cell.base}" if is_ambiguous and cell.base else ""
+            labels.append(f"{cell.name}: {arm}{base}")
     axes.set_yticks(range(len(labels)), labels)
     if metric.is_compared:
         axes.axvline(1.0, color="0.4", linewidth=1)
+        if highest > MAX_LINEAR:
+            axes.set_xscale("log")
     axes.set_xlabel(_label(axes, metric))
 
 
@@ -94,8 +99,7 @@ def _draw_lines(axes: Axes, cells: Sequence[Cell], metric: Metric, x_label: str)
         points = [
             (cell.x, found)
             for cell in cells
-            if cell.x is not None and (arm != cell.base or not metric.is_compared)
-            if (found := _read(cell, arm, metric))
+            if cell.x is not None and (found := _read(cell, arm, metric))
         ]
         if not points:
             continue

@@ -127,7 +127,9 @@ def judge(benchmark: Benchmark, results: Document) -> list[Document]:
             read = cell.ratio if target.of_ratio else cell.value
             for arm in target.arms or [a for a in cell.arms if a != cell.base]:
                 if (measured := read(arm, target.metric)) is not None:
-                    rows.append(_judge_one(target, f"{cell.name}, {arm}", measured))
+                    where = f"{cell.name}: {arm}"
+                    where += f" over {cell.base}" if target.of_ratio else ""
+                    rows.append(_judge_one(target, where, measured))
         found += rows or [_judge_one(target, "–", None)]
     return found
 
