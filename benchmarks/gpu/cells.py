@@ -19,13 +19,13 @@ SIZES: Final = ("small", "medium", "large")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """The amount of rows and time that is measured.
+    """The number of rows and the time of a measurement.
 
     Attributes:
         rows: of the table.
         files: of the table, each written by a process.
         batch_size: rows of a batch.
-        divisor: the model's layers are so many times narrower than on a GPU.
+        divisor: the factor by which the model's layers are narrower than on a GPU.
         hash_size: rows of each embedding table.
         workers: of a DataLoader, the best of which is compared.
         rounds: of each cell, if there is time for them.
@@ -59,7 +59,7 @@ class Scale:
         }
 
 
-# Embedding and hidden layers: the default model, and what a GPU is bought for.
+# Embedding and hidden layers: the default model, and larger ones.
 _LAYERS: Final[Mapping[str, tuple[int, tuple[int, ...]]]] = {
     "small": (16, (128, 64)),
     "medium": (64, (1024, 512, 256)),
@@ -79,7 +79,7 @@ ON_GPU: Final = Scale(
     frozen_batches=32,
     has_kernels=True,
 )
-# On a CPU only to see that the benchmark works: its figures say nothing of a GPU.
+# On a CPU the benchmark only shows that it works: its figures do not apply to a GPU.
 ON_CPU: Final = Scale(
     rows=10_000,
     files=1,

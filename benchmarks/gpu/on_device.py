@@ -3,7 +3,7 @@
     python3 lastmile-gpu/run.py [SECONDS] [FOLDER]
 
 It ends within SECONDS (480), and leaves the results and the tests' log in FOLDER (results). The
-code is 1 if a test or the benchmark failed. Needs nothing but the standard library itself.
+exit code is 1 if a test or the benchmark failed. This file needs nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PYTEST = ("-m", "pytest", "-c", os.devnull, "--rootdir=.", "--noconftest", "-q"
 
 
 def main() -> int:
-    """Run both; return the exit code."""
+    """Run the tests and the benchmark; return the exit code."""
     end = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_SECONDS)
     output = Path(sys.argv[2] if len(sys.argv) > 2 else "results").resolve()
     output.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def run_python(
     seconds: float,
     arguments: tuple[str, ...],
 ) -> bool:
-    """Run Python for so many seconds at most; print and keep its output; return if it succeeded."""
+    """Run Python for a limited time; print and keep its output; return whether it succeeded."""
     command = [sys.executable, *arguments]
     with log.open("wb") as file:
         try:

@@ -15,12 +15,12 @@ _SPAM = "spam_users"
 
 
 def make_table(root: Path, rows: int, files: int) -> None:
-    """Write so many sample rows in so many files to a folder, which is kept for later runs.
+    """Write sample rows in a number of files to a folder, which is kept for later runs.
 
     Each file is a sample of its own seed, so that all cores can write at once. Row keys repeat from
-    file to file, which matters to no measurement.
+    file to file, which does not affect any measurement.
     """
-    if root.exists():  # it takes its name when it is whole
+    if root.exists():  # it gets this name when it is complete
         return
     made = root.with_name(f".{root.name}")
     shutil.rmtree(made, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Spark's storage-partitioned join of the sample's tables, in a session that stays warm.
 
-PySpark is in the folder of peers (`child`), Iceberg's jars are those of `tools.packages`. Where
-there is no Java, the program fails, and the results say so.
+PySpark is in the folder of peers (`child`), Iceberg's jars are those of `tools.packages`. Without
+Java the program fails, and the results say so.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ THREADS, PROCESSES = "threads", "processes"
 READERS: Final = (THREADS, PROCESSES)
 FROZEN: Final = "frozen"  # batches in memory
 NUM_FROZEN: Final = 64
-# The feed's threads begin with the first batches, on the core that their maker is on then.
+# The feed's threads start with the first batches, on the core that this thread has then.
 _PIN_AFTER: Final = 3
 _SEQUENCE: Final = {"column": "user_sequence", "target": "item_id"}
 
@@ -53,7 +53,7 @@ def _model(dense: int, categories: int, hidden: int, *, sequence: bool) -> dict[
     }
 
 
-# By their cost, from what a laptop would train to what a GPU is bought for.
+# By their cost, from small models for a laptop to large ones.
 MODELS: Final = (
     _model(4, -2, 4, sequence=False),
     _model(20, -2, 16, sequence=False),

@@ -86,7 +86,7 @@ def _selective(data: Path, rows: int, _: Sequence[str]) -> Iterator[Cell]:
 def _make_wide(data: Path, rows: int) -> dict[str, str]:
     """Write the sample data with more columns, flat and nested, and return their folders."""
     flat, nested = data / f"wide-{rows}", data / f"wide-{rows}-nested"
-    if not flat.exists():  # it takes its name when it is whole
+    if not flat.exists():  # it gets this name when it is complete
         plain = Path(make_table(data, rows).roots["flat"])
         made = flat.with_name(f".{flat.name}")
         shutil.rmtree(made, ignore_errors=True)

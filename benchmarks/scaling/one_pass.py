@@ -1,9 +1,9 @@
-"""One pass over groups by the trainer's side, in this process, and what it took.
+"""One pass over groups by the trainer's side, in this process, and its measurements.
 
 A rank's own path: `ReaderFeed` leases groups to the pool's readers and takes their chunks out of
 the object store, `BatchStream` cuts batches, `Collator` makes tensors that may be written to. A
-pass is measured in its steady part, which leaves out two chunks of each reader at either end: those
-that come while they start, and while some have nothing left.
+pass is measured in its steady part, which leaves out two chunks of each reader at either end, when
+readers start and when some have no work left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pipeline_runtime.training.stream import BatchStream, Cutting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A chunk that the trainer holds; `at` is of `time.perf_counter`, `node` Ray's id of it."""
+    """The arrival of a chunk at the trainer, by `time.perf_counter`; `node` is Ray's id."""
 
     at: float
     node: str
@@ -44,10 +44,10 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """Rows of a pass' steady part, its seconds, and those of the processor by `processes.KINDS`.
+    """Rows and seconds of the steady part of a pass, and CPU seconds by `cpu_time.KINDS`.
 
-    The trainer leases groups too: a rank is the coordinator of its rows. The coordinator here is
-    the pool, which looks after the readers.
+    The coordinator is the pool, which looks after the readers; the trainer leases its groups
+    itself.
     """
 
     rows: int
@@ -66,10 +66,10 @@ class Steady:
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Arrivals of a pass, and the processor's time at both ends of its steady part.
+    """Arrivals of a pass, and CPU seconds at both ends of its steady part.
 
     Args:
-        look: gives the processor's seconds by kind up to now.
+        look: returns the CPU seconds by kind up to now.
         skipped: chunks before the steady part, and after it.
         num_chunks: in all, more than twice `skipped`.
     """
@@ -81,13 +81,13 @@ class Meter:
     _looks: list[Mapping[str, float]] = field(default_factory=list)
 
     def add(self, node: str, rows: int) -> None:
-        """Note a chunk that has just arrived."""
+        """Record a chunk that has just arrived."""
         self.arrivals.append(Arrival(at=time.perf_counter(), node=node, rows=rows))
         if len(self.arrivals) in (self.skipped, self.num_chunks - self.skipped):
             self._looks.append(self.look())
 
     def steady(self) -> Steady:
-        """The steady part, once all chunks have arrived."""
+        """Return the steady part, once all chunks have arrived."""
         before, *during = self.arrivals[self.skipped - 1 : -self.skipped]
         start, end = self._looks
         return Steady(
@@ -108,7 +108,7 @@ class Pass:
 
 
 def start_meter(readers: Readers, groups: Sequence[Group], num_readers: int) -> Meter:
-    """A meter of a pass over groups of one chunk each."""
+    """Return a meter of a pass over groups of one chunk each."""
     look = partial(cpu_seconds_by_kind, readers.pid)
     return Meter(look=look, skipped=2 * num_readers, num_chunks=len(groups))
 
@@ -147,7 +147,7 @@ def run_pass(
 
 
 class _MeteredCrew(ActorCrew):
-    """The pool's readers; what arrives of them is metered."""
+    """The pool's readers, whose chunks are metered."""
 
     def __init__(self, readers: Readers, meter: Meter, sending: Sending) -> None:
         super().__init__(readers.pool, readers.streams, sending)

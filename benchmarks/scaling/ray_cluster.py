@@ -1,7 +1,8 @@
-"""A Ray cluster on this machine: a head for the trainer and the pool, data nodes that come and go.
+"""A Ray cluster on this machine: a head for the trainer and the pool, data nodes that join and
+leave.
 
 Each data node is a raylet of its own, started by `ray start` as on any machine, with a store of its
-own and room for one reader; what its reader makes reaches the head's store through a socket.
+own and room for one reader, whose chunks reach the head's store through a socket.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from pipeline_runtime.run.placement import (
 from pipeline_runtime.run.ray_connection import connected
 
 DATA_LABELS = {SUBCLUSTER_LABEL: DATA_SUBCLUSTER}
-_SERIAL_LABEL = "scaling-node"  # tells our nodes apart
+_SERIAL_LABEL = "scaling-node"  # identifies a node
 _RAY = str(Path(sys.executable).with_name("ray"))
 _HOST = "127.0.0.1"
-# The head's takes twice what may be ahead of the trainer (reader_feed.CREDIT_BYTES); a node's, the
-# two chunks that its reader is asked for, of 50 MB each.
+# The head's store holds twice the bytes that may be ahead of the trainer
+# (reader_feed.CREDIT_BYTES); a node's, the two chunks that its reader is asked for, of 50 MB each.
 _HEAD_STORE_BYTES, _NODE_STORE_BYTES = 1 << 30, 256 << 20
 _START_SECONDS = 180.0  # 10 to 20 on an idle machine; eight at once on two cores take longer
 _LOOK_SECONDS = 0.05
-_DRAIN_SECONDS = 60  # what a drained node is told that it has
+_DRAIN_SECONDS = 60  # that a drained node is given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Cluster:
     def __init__(self, address: str, folder: Path) -> None:
         self.address, self._folder = address, folder
         self._started: list[Node] = []
-        self.nodes: list[Node] = []  # those that were not told to go
+        self.nodes: list[Node] = []  # without those that leave
 
     def add(self, count: int) -> list[Node]:
         """Start nodes, without waiting for them."""
@@ -65,7 +66,8 @@ class Cluster:
             process = _start_ray(
                 self._folder / f"node-{serial}.log",
                 f"--address={self.address}",
-                # Of its own: nodes that start at once trip over each other's sockets in one.
+                # A folder of its own: in a shared one, nodes that start at once use the same
+                # sockets.
                 f"--temp-dir={self._folder / serial}",
                 "--num-cpus=1",
                 f"--object-store-memory={_NODE_STORE_BYTES}",
@@ -92,27 +94,27 @@ class Cluster:
         return seen
 
     def resize(self, count: int) -> None:
-        """Have so many nodes: new ones are waited for, the newest are told to end."""
+        """Start nodes and wait for them, or end the newest, until there are `count`."""
         for node in self.nodes[count:]:
             self.end(node)
         self.wait_for(self.add(count - len(self.nodes)))
 
     def find_up(self) -> set[str]:
-        """Serials of nodes that are in the cluster and were not told to go."""
+        """Return the serials of nodes that are in the cluster and do not leave."""
         return {node.serial for node in self.nodes} & _alive().keys()
 
     def end(self, node: Node) -> None:
-        """Tell a node to end at once."""
+        """Terminate a node."""
         self.nodes.remove(node)
         node.process.terminate()
 
     def kill(self, node: Node) -> None:
-        """End all of a node at once, as when its machine is lost."""
+        """Kill all processes of a node, as when its machine is lost."""
         self.nodes.remove(node)
         _kill(node.process)
 
     def drain(self, node: Node) -> None:
-        """Announce that a node goes, as the operator does: it ends when its reader has."""
+        """Drain a node, as the operator does: it ends when its reader has."""
         self.nodes.remove(node)
         command = [_RAY, "drain-node", f"--address={self.address}"]
         command += [f"--node-id={_alive()[node.serial]}", "--reason-message=it leaves"]
@@ -121,21 +123,21 @@ class Cluster:
         subprocess.run(command, check=True, capture_output=True)
 
     def close(self) -> None:
-        """End what is left of all nodes; `ray start` outlives the raylet of a drained one."""
+        """End the remaining processes of all nodes; `ray start` outlives a drained raylet."""
         for node in self._started:
             _kill(node.process)
 
 
 @contextmanager
 def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
-    """A head without data nodes, to which this process is connected for the time of a context.
+    """Start a head without data nodes, and connect this process to it.
 
     Args:
-        num_trainers: that find room on the head; with 0 this process is the trainer.
+        num_trainers: for which the head has room; with 0 this process is the trainer.
     """
-    # Else Ray asks its nodes for a token where one lies in the user's home, but not this process.
+    # Otherwise Ray asks its nodes, but not this process, for a token in the user's home.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    # Not among the results: Ray's sockets live there, whose paths may have 107 bytes.
+    # Ray's sockets are there, and their paths may have 107 bytes at most.
     with tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with socket.socket() as probe:
@@ -182,14 +184,14 @@ def _wait_for_head(head: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and those that it started."""
+    """Kill a process and those that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _alive() -> dict[str, str]:
-    """Ray's ids of the data nodes that are up, by their serials."""
+    """Return Ray's ids of the data nodes that are up, by their serials."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     serials = {node["NodeID"]: node["Labels"].get(_SERIAL_LABEL) for node in nodes if node["Alive"]}
     return {serial: node_id for node_id, serial in serials.items() if serial is not None}

@@ -1,4 +1,4 @@
-"""The product's pool of readers, one on each data node, for the time of a context."""
+"""The product's pool of readers, one on each data node."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _START_SECONDS = 180.0  # eight readers that start at once on two cores take hal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readers:
-    """A pool that is up; `streams` are references by role, `pid` is of the pool's process."""
+    """A running pool; `streams` are references by role, `pid` is that of the pool's process."""
 
     pool: Any
     streams: Mapping[str, Any]
     pid: int
 
     def wait_for(self, num_readers: int) -> None:
-        """Wait until so many answer, no more and no fewer. Raises BenchmarkError in the end."""
+        """Wait until exactly this many answer. Raises BenchmarkError if they never do."""
         deadline = time.monotonic() + _START_SECONDS
         while (found := len(ray.get(self.pool.readers.remote(self.streams)).actors)) != num_readers:
             if time.monotonic() > deadline:
@@ -41,7 +41,7 @@ class Readers:
 
 @contextmanager
 def open_readers(sources: Sequence[Source], reader: type[Reader]) -> Iterator[Readers]:
-    """A pool on the data nodes; its readers end with it."""
+    """Start a pool on the data nodes; its readers end with it."""
     streams = {source.units: source.stream for source in sources}
     pool, held = start_pool(streams, Reporter(on_failure=ignore_failure), DATA_LABELS, 0, reader)
     try:

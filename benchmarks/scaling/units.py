@@ -27,14 +27,14 @@ class Source:
     stream: Stream
 
     def groups(self, num_groups: int) -> list[Group]:
-        """So many groups, in the table's order; a table with fewer begins again, an epoch each."""
+        """Return groups in the table's order; a table with fewer starts over, an epoch each."""
         plan, rows = self.stream.plan, self.stream.chunk_rows
         epochs = (plan.groups(epoch, rows) for epoch in count())
         return list(islice(chain.from_iterable(epochs), num_groups))
 
 
 def make_source(units: str, data: Path, *, rows: int, unit_rows: int) -> Source:
-    """Write the table where it is not there yet, and plan it with all columns and no steps.
+    """Write the table unless it exists, and plan it with all columns and no steps.
 
     Args:
         units: a name for units of this size.
