@@ -5,14 +5,13 @@ Group, version and kind are in `pipeline_runtime.config`, since the runtime read
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pipeline_runtime.config import GROUP
 
 FIELD_MANAGER = "lastmile-operator"
 
-# A pod's role in its cluster. The last two are also the names of KubeRay's worker groups.
-Role = Literal["head", "trainers", "data-workers"]
+# A pod's role in its cluster, which is also the name of its worker group in KubeRay. `groups` has
+# the table of all roles.
+Role = str
 HEAD: Role = "head"
 TRAINERS: Role = "trainers"
 DATA_WORKERS: Role = "data-workers"

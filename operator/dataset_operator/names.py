@@ -11,14 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dataset_operator.api import (
-    DATA_WORKERS,
-    EXPERIMENT_LABEL,
-    HEAD,
-    ROLE_LABEL,
-    TRAINERS,
-    Role,
-)
+from dataset_operator.api import EXPERIMENT_LABEL, ROLE_LABEL, Role
+from dataset_operator.groups import GROUPS, HEAD_GROUP, Groups
 
 # KubeRay's bound, which leaves room for the names of Services and pods (MaxRayClusterNameLength).
 MAX_RAY_CLUSTER_NAME_CHARS = 53
@@ -79,14 +73,13 @@ class Owner:
         """Return the name of the PodDisruptionBudget of a role's pods."""
         return f"{self.ray_cluster}-{role}"
 
-    @property
-    def guards(self) -> tuple[tuple[str, str], ...]:
-        """Kind and name of the account, policy and budgets of the cluster's pods."""
-        budgets = (HEAD, TRAINERS, DATA_WORKERS)
+    def list_guards(self, groups: Groups = GROUPS) -> tuple[tuple[str, str], ...]:
+        """Return kind and name of the account, policy and budgets of the cluster's pods."""
+        roles = [kind.role for kind in (HEAD_GROUP, *groups) if kind.has_budget]
         return (
             ("ServiceAccount", self.service_account),
             ("NetworkPolicy", self.network_policy),
-            *(("PodDisruptionBudget", self.disruption_budget(role)) for role in budgets),
+            *(("PodDisruptionBudget", self.disruption_budget(role)) for role in roles),
         )
 
     def config_map(self, run: int, run_hash: str) -> str:

@@ -7,15 +7,18 @@ that an experiment can set too are its defaults.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
+from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticCustomError
 
-from pipeline_runtime.config import DEFAULT_DATA_WORKER_CPUS, Resources, SpecModel, StoreUri
+from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS, Role
+from dataset_operator.groups import WorkerGroup, find_kind
+from pipeline_runtime.config import Resources, SpecModel, StoreUri
 
 # The Ray version that the runtime image is tested with; token authentication needs 2.52 or newer.
 RAY_VERSION = "2.60.0"
@@ -24,25 +27,23 @@ DEFAULT_GRACE_SECONDS = 120
 _MAX_CURRENCY_CHARS = 16  # `status.usage.currency` in the CRD
 
 
-def _small_head() -> Resources:
-    return Resources(requests={"cpu": "1", "memory": "4Gi"}, limits={"memory": "4Gi"})
-
-
-def _trainer() -> Resources:
-    return Resources(requests={"cpu": "4", "memory": "16Gi"}, limits={"memory": "16Gi"})
-
-
-def _data_worker() -> Resources:
-    given: dict[str, int | str] = {"cpu": str(DEFAULT_DATA_WORKER_CPUS), "memory": "8Gi"}
-    return Resources(requests=given, limits=given)
+def _default_of(role: Role) -> Callable[[], Resources]:
+    kind = find_kind(role)
+    assert kind is not None
+    return lambda: kind.default_resources
 
 
 class RoleResources(SpecModel):
     """Resources of pods for which an experiment sets none."""
 
-    head: Resources = Field(default_factory=_small_head)
-    trainers: Resources = Field(default_factory=_trainer)
-    data_workers: Resources = Field(default_factory=_data_worker)
+    head: Resources = Field(default_factory=_default_of(HEAD))
+    trainers: Resources = Field(default_factory=_default_of(TRAINERS))
+    data_workers: Resources = Field(default_factory=_default_of(DATA_WORKERS))
+
+    def get(self, kind: WorkerGroup) -> Resources:
+        """Return the resources of a group's pods: the setting, or the group's default."""
+        found: Resources = getattr(self, to_snake(kind.spec_field), kind.default_resources)
+        return found
 
 
 def _check_cidr(text: str) -> str:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataset_operator.api import (
     CONFIG_KEY,
     DASHBOARD_PORT,
-    DATA_WORKERS,
-    HEAD,
     RAY_CLUSTER_LABEL,
     RAY_METRICS_PORT,
     ROLE_LABEL,
     RUN_KEY,
     RUNTIME_METRICS_PORT,
     TOKEN_KEY,
-    TRAINERS,
-    Role,
 )
 from dataset_operator.builders.name_servers import build_name_server_rules
 from dataset_operator.builders.shared_parts import Document, build_metadata, build_peer
+from dataset_operator.groups import GROUPS, HEAD_GROUP, Group, Groups, resolve_groups
 from dataset_operator.names import Owner
 from dataset_operator.settings import NetworkSettings
 from pipeline_runtime.config import ExperimentSpec
@@ -107,28 +104,33 @@ def _build_ports(*numbers: int) -> list[Document]:
     return [{"port": number, "protocol": "TCP"} for number in numbers]
 
 
-def build_disruption_budgets(owner: Owner, spec: ExperimentSpec) -> list[Document]:
-    """Build the budgets that block evictions of the head and trainers, and spare data workers.
+def build_disruption_budgets(
+    owner: Owner, spec: ExperimentSpec, groups: Groups = GROUPS
+) -> list[Document]:
+    """Build the budgets that limit evictions of the cluster's pods: one for each row of the table.
 
-    The eviction of a head or trainer would end the attempt. Of minReplicas data workers, one may be
-    evicted. RayCluster has no scale subresource, so `minAvailable` must be an integer (Kubernetes
-    docs, «Specifying a Disruption Budget»).
+    RayCluster has no scale subresource, so `minAvailable` must be an integer (Kubernetes docs,
+    «Specifying a Disruption Budget»).
     """
-    least: dict[Role, int] = {
-        HEAD: 1,
-        TRAINERS: spec.num_trainers,
-        DATA_WORKERS: spec.data_workers.min_replicas - 1,
-    }
-    if not spec.num_trainers:
-        del least[TRAINERS]
-    return [_build_disruption_budget(owner, role, number) for role, number in least.items()]
+    limited = [kind for kind in (HEAD_GROUP, *groups) if kind.has_budget]
+    members = [resolve_groups(spec, [kind]) for kind in limited]
+    return [_build_disruption_budget(owner, found) for found in members if found]
 
 
-def _build_disruption_budget(owner: Owner, role: Role, least: int) -> Document:
-    labels = {RAY_CLUSTER_LABEL: owner.ray_cluster, ROLE_LABEL: role}
+def _build_disruption_budget(owner: Owner, groups: Sequence[Group]) -> Document:
+    """Build the budget of the groups of one row, which has a fixed name whatever their number."""
+    kind, roles = groups[0].kind, [group.role for group in groups]
+    labels = {RAY_CLUSTER_LABEL: owner.ray_cluster}
+    selector: Document = {"matchLabels": labels | {ROLE_LABEL: kind.role}}
+    if roles != [kind.role]:
+        expression = {"key": ROLE_LABEL, "operator": "In", "values": roles}
+        selector = {"matchLabels": labels, "matchExpressions": [expression]}
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": build_metadata(owner, owner.disruption_budget(role)),
-        "spec": {"minAvailable": least, "selector": {"matchLabels": labels}},
+        "metadata": build_metadata(owner, owner.disruption_budget(kind.role)),
+        "spec": {
+            "minAvailable": sum(group.pods.num_kept for group in groups),
+            "selector": selector,
+        },
     }

@@ -28,9 +28,11 @@ from dataset_operator.api import (
     DATA_WORKERS,
     RENDERED_ANNOTATION,
     TRAINERS_ANNOTATION,
+    Role,
 )
 from dataset_operator.builders.drift import build_merge_patch, is_same
 from dataset_operator.builders.shared_parts import Document
+from dataset_operator.groups import GROUPS, Bounds, Groups
 from dataset_operator.sealing import VALID, Seal
 from pipeline_runtime.config import (
     DataWorkers,
@@ -46,8 +48,7 @@ MAX_RENDERED_CHARS = 200_000
 MAX_RENDERED_BYTES = 3 << 19
 # A spec can have at most 1,024 trainers with 16 GPUs each.
 _TRAINERS = re.compile(r"([1-9][0-9]{0,3})x([0-9]{1,2})")
-_WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head", "trainers")
-_WORKER_FIELDS = ("resources", "template")
+_WHOLE_FIELDS = ("image", "imagePullSecrets", "env", "envFrom", "storage", "head")
 # Whoever may edit a RayCluster can make its lists long. Each item of ours that was changed is
 # compared with each added item; if that takes more comparisons, all additions are dropped.
 _MAX_COMPARISONS = 10_000
@@ -59,32 +60,41 @@ _QUEUES_PLACES = {
 }
 
 
-def hash_cluster_side(spec: ExperimentSpec) -> str:
-    """Hash the part of a spec that a cluster is made from, without the number of data workers.
+def hash_cluster_side(spec: ExperimentSpec, groups: Groups = GROUPS) -> str:
+    """Hash the part of a spec that a cluster is made from, without the numbers that policies scale.
 
     Returns 16 hexadecimal digits. Defaults are left out, so that a field that a later version adds
     does not change the hash.
     """
     document = spec.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-    workers = document.get("dataWorkers", {})
-    part = {field: document[field] for field in _WHOLE_FIELDS if field in document}
+    part: Document = {"dataWorkers": {}}  # every hash has it, also for workers by default
+    part |= {field: document[field] for field in _WHOLE_FIELDS if field in document}
     secrets = {c.name: c.secret_ref.name for c in spec.used_catalogs if c.secret_ref}
     if secrets:
         part["catalogSecrets"] = secrets
-    if not spec.num_trainers:
-        part["hasTrainers"] = False
-    part["dataWorkers"] = {field: workers[field] for field in _WORKER_FIELDS if field in workers}
+    for kind in groups:
+        if kind.spec_field in document:
+            part[kind.spec_field] = _drop_fields(document[kind.spec_field], kind.live_fields)
+        if kind.is_default and not kind.find(spec):
+            part[f"has{kind.spec_field[0].upper()}{kind.spec_field[1:]}"] = False
     text = json.dumps(part, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_HASH_CHARS]
 
 
-def freeze(cluster: Document, spec: ExperimentSpec, spec_hash: str | None) -> Document:
+def _drop_fields(section: Any, names: frozenset[str]) -> Any:
+    """Return a section of a spec, or a list of sections, without some fields."""
+    if isinstance(section, list):
+        return [_drop_fields(item, names) for item in section]
+    return {name: value for name, value in section.items() if name not in names}
+
+
+def freeze(
+    cluster: Document, spec: ExperimentSpec, spec_hash: str | None, groups: Groups = GROUPS
+) -> Document:
     """Add the annotations of a frozen cluster to a rendered RayCluster."""
     text = json.dumps(cluster["spec"], sort_keys=True, separators=(",", ":"))
     rendered = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-    annotations = {
-        CLUSTER_HASH_ANNOTATION: spec_hash or hash_cluster_side(spec),
-    }
+    annotations = {CLUSTER_HASH_ANNOTATION: spec_hash or hash_cluster_side(spec, groups)}
     if spec.num_trainers:
         numbers = f"{spec.num_trainers}x{spec.trainers.gpus_per_replica}"
         annotations[TRAINERS_ANNOTATION] = numbers
@@ -139,16 +149,25 @@ def thaw(cluster: Mapping[str, Any], uid: str, seal: Seal) -> Document | None:
 def correct(
     cluster: Mapping[str, Any], rendered: Document | None, workers: DataWorkers
 ) -> Document | None:
+    """Correct a cluster of which only the number of data workers changes: see `correct_groups`."""
+    bounds = Bounds(workers.min_replicas, workers.min_replicas, workers.max_replicas)
+    return correct_groups(cluster, rendered, {DATA_WORKERS: bounds})
+
+
+def correct_groups(
+    cluster: Mapping[str, Any], rendered: Document | None, scaled: Mapping[Role, Bounds]
+) -> Document | None:
     """Return the merge patch that makes an observed RayCluster what it should be; None if it is.
 
-    The rendered spec is restored. The wanted number of data workers is the observed one, but at
-    least the spec's minimum. Those beyond its maximum stay for now: KubeRay removes at once, and in
-    an order of its own, what is beyond `maxReplicas`; `plan.data_workers` drains them first. The
-    patch carries the observed resourceVersion, since it replaces the list of groups, to which
-    somebody else may have written another number meanwhile.
+    The rendered spec is restored. In a group that a policy scales, the wanted number of pods is the
+    observed one, but at least the spec's minimum. Pods beyond its maximum stay for now: KubeRay
+    removes at once, and in an order of its own, what is beyond `maxReplicas`; the plan drains them
+    first. The patch carries the observed resourceVersion, since it replaces the list of groups, to
+    which somebody else may have written another number meanwhile.
 
     Args:
-        rendered: the wanted spec of the cluster; None: correct only the number of data workers.
+        rendered: the wanted spec of the cluster; None: correct only the numbers of scaled groups.
+        scaled: bounds of the groups that policies scale (`groups.find_scaled_bounds`).
     """
     there = cluster["spec"].get("workerGroupSpecs") or []
     spec = rendered or cluster["spec"]
@@ -156,8 +175,8 @@ def correct(
     groups = []
     for made in spec.get("workerGroupSpecs") or ():
         seen = observed.get(made["groupName"], made)
-        is_sized = made["groupName"] == DATA_WORKERS
-        group = _size(made, seen, workers) if is_sized else made
+        bounds = scaled.get(made["groupName"])
+        group = made if bounds is None else _size(made, seen, bounds)
         groups.append(_keep_additions(group, seen))
     wanted = {**spec, "workerGroupSpecs": groups}
     if head := spec.get("headGroupSpec"):
@@ -227,8 +246,8 @@ def _write(item: Any) -> str:
     return json.dumps(item, sort_keys=True)
 
 
-def _size(group: Document, observed: Mapping[str, Any], workers: DataWorkers) -> Document:
-    lowest, highest = workers.min_replicas, workers.max_replicas
+def _size(group: Document, observed: Mapping[str, Any], bounds: Bounds) -> Document:
+    lowest, highest = bounds.least, bounds.most
     wanted = observed.get("replicas", lowest)
     made = min(wanted, observed.get("maxReplicas", highest))  # as KubeRay limits them
     highest = max(highest, made)

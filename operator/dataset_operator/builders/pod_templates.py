@@ -1,4 +1,4 @@
-"""Builds the pod templates of a cluster's three roles: defaults, user's template, locked fields.
+"""Builds the pod templates of a cluster's roles: defaults, user's template, locked fields.
 
 Each layer overrides the previous one (`template_merge`). `pipeline_runtime.config` refuses
 templates with forbidden fields before. Without a user's template, every pod meets the `restricted`
@@ -8,42 +8,35 @@ level of the Pod Security Standards.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dataset_operator.api import (
     CLIENT_PORT,
     DASHBOARD_PORT,
-    DATA_WORKERS,
     GCS_PORT,
     HEAD,
     RAY_METRICS_PORT,
     RUNTIME_METRICS_PORT,
-    TRAINERS,
     Role,
 )
 from dataset_operator.builders.history_writers import add_sidecar
 from dataset_operator.builders.security import build_container_context, build_pod_context
 from dataset_operator.builders.shared_parts import Document
 from dataset_operator.builders.template_merge import merge
+from dataset_operator.groups import GROUPS, HEAD_GROUP, Group, Groups, resolve_roles
 from dataset_operator.names import Owner
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import (
     RAY_CONTAINER,
     ExperimentSpec,
-    Head,
+    PodGroup,
     Resources,
-    Trainers,
     parse_quantity,
 )
-from pipeline_runtime.config import DataWorkers as Workers
 
 # The field of the spec for each role's pods.
-SPEC_FIELDS: Mapping[Role, str] = {
-    HEAD: "head",
-    TRAINERS: "trainers",
-    DATA_WORKERS: "dataWorkers",
-}
+SPEC_FIELDS: Mapping[Role, str] = {kind.role: kind.spec_field for kind in (HEAD_GROUP, *GROUPS)}
 _SHM = "shared-memory"
 _HEAD_PORTS = {
     "gcs": GCS_PORT,
@@ -58,20 +51,34 @@ _STOP_COMMAND = ["ray", "stop", "--grace-period", "30"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInput:
-    """Everything that a cluster is rendered from."""
+    """Everything that a cluster is rendered from.
+
+    Attributes:
+        spec_hash: result of `hash_cluster_side`; None: it is not known yet.
+        history_uri: folder of the run's history; None: none is stored.
+        replicas: number of pods of groups that a policy scales; absent: their initial number.
+        groups: the table of worker groups.
+    """
 
     owner: Owner
     spec: ExperimentSpec
     settings: OperatorSettings
-    spec_hash: str | None = None  # result of `hash_cluster_side`, if already known
-    history_uri: str | None = None  # folder of the run's history; None: none is stored
+    spec_hash: str | None = None
+    history_uri: str | None = None
+    replicas: Mapping[Role, int] = field(default_factory=dict)
+    groups: Groups = GROUPS
+
+    def find_group(self, role: Role) -> Group:
+        """Return the group of a role; the spec's cluster must have it."""
+        found = resolve_roles(self.spec, self.groups)
+        return next(group for group in found if group.role == role)
 
 
 def build_pod_template(cluster: ClusterInput, role: Role) -> Document:
     """Build the template of one role's pods; container 0 runs Ray."""
-    group = group_of(cluster.spec, role)
-    mine = merge(_build_defaults(cluster, role), group.template)
-    pod = merge(mine, _build_locked(cluster, role, _find_account(mine)))
+    group = cluster.find_group(role)
+    mine = merge(_build_defaults(cluster, group), group.pods.section.template)
+    pod = merge(mine, _build_locked(cluster, group, _find_account(mine)))
     if cluster.history_uri is None:
         return pod
     return add_sidecar(pod, cluster.history_uri, cluster.settings)
@@ -87,21 +94,16 @@ def _find_account(template: Mapping[str, Any]) -> Any:
     return pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
 
 
-def group_of(spec: ExperimentSpec, role: Role) -> Head | Trainers | Workers:
-    """Return the part of a spec for a role."""
-    groups: dict[Role, Head | Trainers | Workers] = {
-        HEAD: spec.head,
-        TRAINERS: spec.trainers,
-        DATA_WORKERS: spec.data_workers,
-    }
-    return groups[role]
+def group_of(spec: ExperimentSpec, role: Role) -> PodGroup:
+    """Return the part of a spec for a role; an empty one if its cluster has no such pods."""
+    found = (group.pods.section for group in resolve_roles(spec) if group.role == role)
+    return next(found, PodGroup())
 
 
-def _build_defaults(cluster: ClusterInput, role: Role) -> Document:
+def _build_defaults(cluster: ClusterInput, group: Group) -> Document:
     spec, settings = cluster.spec, cluster.settings
-    resources = resolve_resources(
-        _default_resources(settings, role), group_of(spec, role).resources
-    )
+    defaults = settings.resources.get(group.kind)
+    resources = resolve_resources(defaults, group.pods.section.resources)
     pod: Document = {
         "containers": [_build_ray_container(cluster, resources)],
         "enableServiceLinks": False,
@@ -115,11 +117,6 @@ def _build_defaults(cluster: ClusterInput, role: Role) -> Document:
         "tolerations": list(settings.tolerations),
     }
     return {"spec": pod | {key: value for key, value in optional.items() if value}}
-
-
-def _default_resources(settings: OperatorSettings, role: Role) -> Resources:
-    resources = settings.resources
-    return {HEAD: resources.head, TRAINERS: resources.trainers}.get(role, resources.data_workers)
 
 
 def _build_ray_container(cluster: ClusterInput, resources: Document) -> Document:
@@ -156,9 +153,9 @@ def resolve_resources(defaults: Resources, wanted: Resources) -> Document:
     """Combine requests and limits; a resource that the spec names gets no default in either."""
     named = {*wanted.requests, *wanted.limits}
     resolved = {}
-    for field in ("requests", "limits"):
-        kept = {k: v for k, v in getattr(defaults, field).items() if k not in named}
-        resolved[field] = kept | dict(getattr(wanted, field))
+    for part in ("requests", "limits"):
+        kept = {k: v for k, v in getattr(defaults, part).items() if k not in named}
+        resolved[part] = kept | dict(getattr(wanted, part))
     return resolved
 
 
@@ -176,12 +173,13 @@ def _build_shared_memory(resources: Mapping[str, Any], percent: int) -> Document
     return volume
 
 
-def _build_locked(cluster: ClusterInput, role: Role, account: Any) -> Document:
+def _build_locked(cluster: ClusterInput, group: Group, account: Any) -> Document:
     """Build the fields that no template can change: labels, ports, environment, GPUs, account.
 
     Args:
         account: the service account of the pods, which replaces both fields of a template.
     """
+    role = group.role
     container: Document = {
         "name": RAY_CONTAINER,
         "ports": _build_ports(role),
@@ -190,8 +188,8 @@ def _build_locked(cluster: ClusterInput, role: Role, account: Any) -> Document:
             {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
         ],
     }
-    gpus, resource = cluster.spec.trainers.gpus_per_replica, cluster.settings.gpu_resource
-    if role == TRAINERS and gpus and resource:
+    gpus, resource = group.pods.gpus, cluster.settings.gpu_resource
+    if gpus and resource:
         counted = {resource: str(gpus)}
         container["resources"] = {"requests": counted, "limits": counted}
     pod: Document = {

@@ -1,14 +1,10 @@
-"""Builds the RayCluster of an experiment: a head, trainers, and data workers that scale.
-
-An experiment that writes a table has no trainers.
-"""
+"""Builds the RayCluster of an experiment: a head, and the worker groups of its spec (`groups`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from dataset_operator.api import (
-    DATA_SUBCLUSTER,
     DATA_WORKERS,
     HEAD,
     KUEUE_ELASTIC_ANNOTATION,
@@ -16,15 +12,13 @@ from dataset_operator.api import (
     KUEUE_QUEUE_LABEL,
     RAY_API_VERSION,
     RAY_METRICS_PORT,
-    RAY_SUBCLUSTER_LABEL,
     RENDERER_ANNOTATION,
-    TRAINERS,
-    TRAINING_SUBCLUSTER,
     Role,
 )
 from dataset_operator.builders.frozen import freeze
-from dataset_operator.builders.pod_templates import SPEC_FIELDS, ClusterInput, build_pod_template
+from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
 from dataset_operator.builders.shared_parts import Document, build_metadata
+from dataset_operator.groups import GROUPS, Group, Groups, locate_section, resolve_groups
 
 # Raised when the rendered cluster changes; a running cluster keeps the version that rendered it.
 RENDERER_VERSION = 1
@@ -39,6 +33,7 @@ def build_ray_cluster(
         labels: the experiment's labels; the cluster gets those for the queue.
     """
     owner, settings = cluster.owner, cluster.settings
+    replicas = {**cluster.replicas, DATA_WORKERS: num_data_workers}
     metadata = build_metadata(owner, owner.ray_cluster)
     metadata["annotations"] = {RENDERER_ANNOTATION: str(RENDERER_VERSION)}
     if labels and KUEUE_QUEUE_LABEL in labels:
@@ -58,22 +53,22 @@ def build_ray_cluster(
                 "template": build_pod_template(cluster, HEAD),
             },
             "workerGroupSpecs": [
-                *([_build_trainers(cluster)] if cluster.spec.num_trainers else []),
-                _build_data_workers(cluster, num_data_workers),
+                _build_group(cluster, group, replicas)
+                for group in resolve_groups(cluster.spec, cluster.groups)
             ],
         },
     }
-    return freeze(document, cluster.spec, cluster.spec_hash)
+    return freeze(document, cluster.spec, cluster.spec_hash, cluster.groups)
 
 
-def name_templates(cluster: Document) -> dict[str, str]:
+def name_templates(cluster: Document, groups: Groups = GROUPS) -> dict[str, str]:
     """Return the path of each template in a RayCluster, with its path in the experiment."""
-    groups = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
+    roles = [group["groupName"] for group in cluster["spec"]["workerGroupSpecs"]]
     return {
         "spec.headGroupSpec.template": "spec.head.template",
         **{
-            f"spec.workerGroupSpecs[{index}].template": f"spec.{SPEC_FIELDS[role]}.template"
-            for index, role in enumerate(groups)
+            f"spec.workerGroupSpecs[{index}].template": f"spec.{section}.template"
+            for index, section in enumerate(locate_section(role, groups) for role in roles)
         },
     }
 
@@ -83,31 +78,16 @@ def _start_params(num_cpus: str | None) -> dict[str, str]:
     return params if num_cpus is None else params | {"num-cpus": num_cpus}
 
 
-def _build_trainers(cluster: ClusterInput) -> Document:
-    """Build the trainers' group with one logical CPU per rank, so that no data work runs there."""
-    trainers = cluster.spec.trainers
-    ranks = max(1, trainers.gpus_per_replica)
-    bounds = (trainers.replicas, trainers.replicas, trainers.replicas)
-    group = _build_group(cluster, TRAINERS, bounds, _start_params(str(ranks)))
-    return group | {"labels": {RAY_SUBCLUSTER_LABEL: TRAINING_SUBCLUSTER}}
-
-
-def _build_data_workers(cluster: ClusterInput, replicas: int) -> Document:
-    workers = cluster.spec.data_workers
-    bounds = (workers.min_replicas, replicas, workers.max_replicas)
-    group = _build_group(cluster, DATA_WORKERS, bounds, _start_params(None))
-    return group | {"labels": {RAY_SUBCLUSTER_LABEL: DATA_SUBCLUSTER}}
-
-
-def _build_group(
-    cluster: ClusterInput, role: Role, bounds: tuple[int, int, int], params: dict[str, str]
-) -> Document:
-    lowest, wanted, highest = bounds
-    return {
+def _build_group(cluster: ClusterInput, group: Group, replicas: Mapping[Role, int]) -> Document:
+    role, pods, bounds = group.role, group.pods, group.pods.bounds
+    document: Document = {
         "groupName": role,
-        "minReplicas": lowest,
-        "replicas": min(max(wanted, lowest), highest),
-        "maxReplicas": highest,
-        "rayStartParams": params,
+        "minReplicas": bounds.least,
+        "replicas": bounds.clamp(replicas.get(role, bounds.first)),
+        "maxReplicas": bounds.most,
+        "rayStartParams": _start_params(None if pods.num_cpus is None else str(pods.num_cpus)),
         "template": build_pod_template(cluster, role),
     }
+    if group.kind.labels:
+        document["labels"] = dict(group.kind.labels)
+    return document

@@ -20,6 +20,7 @@ from dataset_operator.api import (
 )
 from dataset_operator.builders.frozen import read_trainers, thaw
 from dataset_operator.errors import RayUnreachable
+from dataset_operator.groups import GROUPS
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.past import find_history_pod, look_back
@@ -135,8 +136,9 @@ async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, 
 
 
 async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the addresses of nodes that are gone, if data workers are being drained."""
-    if jobs is None or not (status.get("dataWorkers") or {}).get("draining"):
+    """Return the addresses of nodes that are gone, if workers are being drained."""
+    drained = [kind.spec_field for kind in GROUPS if kind.drains == "ByRay"]
+    if jobs is None or not any((status.get(name) or {}).get("draining") for name in drained):
         return None
     try:
         nodes = await jobs.nodes()
@@ -182,7 +184,7 @@ async def _look_beside(
 ) -> dict[str, Document | None]:
     """Return the configs of the present run and the guards, by name; None if one is absent."""
     configs = [("ConfigMap", name) for name in (_config_name(owner, status), owner.accepted)]
-    wanted = [*configs, *owner.guards]
+    wanted = [*configs, *owner.list_guards()]
     return {name: await _get(kube, owner, kind, name) for kind, name in wanted if name}
 
 
@@ -307,11 +309,10 @@ def parse_pod(pod: Document) -> Pod:
     going = "deletionTimestamp" in pod["metadata"]
     ready = conditions.get("Ready", {}).get("status") == "True" and not going
     changed = _parse_optional(conditions.get("Ready", {}).get("lastTransitionTime"))
-    role: Any = _labels(pod)[ROLE_LABEL]
     return Pod(
         name=pod["metadata"]["name"],
         uid=pod["metadata"]["uid"],
-        role=role,
+        role=_labels(pod)[ROLE_LABEL],
         ready=ready,
         waiting="" if ready else _waits_for(pod, conditions),
         created=_parse_optional(pod["metadata"].get("creationTimestamp")),

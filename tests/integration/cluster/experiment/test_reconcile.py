@@ -219,7 +219,7 @@ def test_a_guard_that_was_deleted_by_hand_comes_back(box: Box, namespace: str) -
         owner = await stage.owner()
         box.kubectl("delete", "networkpolicy,pdb", "--all", "-n", namespace)
         await stage.step()
-        for kind, name in owner.guards:
+        for kind, name in owner.list_guards():
             assert await stage.reconciler.kube.get(kind, namespace, name) is not None
         box.kubectl("label", "networkpolicy,pdb", "--all", "-n", namespace, f"{EXPERIMENT_LABEL}-")
         await stage.step()
@@ -228,6 +228,6 @@ def test_a_guard_that_was_deleted_by_hand_comes_back(box: Box, namespace: str) -
             name.partition("/")[2]
             for name in box.kubectl("get", "networkpolicy,pdb", *ours).split()
         }
-        assert left == {name for kind, name in owner.guards if kind != "ServiceAccount"}
+        assert left == {name for kind, name in owner.list_guards() if kind != "ServiceAccount"}
 
     play(box, namespace, story)
