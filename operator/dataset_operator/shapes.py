@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dataset_operator.groups import list_scaled
 from dataset_operator.observed import Document, parse_time
 from pipeline_runtime.config import KIND, ExperimentStatus
 
@@ -97,10 +98,17 @@ _CONTAINER: Shape = {
     "lastState": {"*": _STATE},
 }
 _DECISION: Shape = {"time!": str, "reason!": str, "before!": _is_count, "after!": _is_count}
+
+
+def _fit_groups(shape: Shape) -> Mappings:
+    """Return the shapes of the fields of all groups that a policy scales."""
+    return {kind.spec_field: [shape] if kind.is_list else shape for kind in list_scaled()}
+
+
 # The parts of an experiment that `telemetry` reports. Passes read the status by `fit_experiment`.
 _EXPERIMENT: Shape = {
     "metadata!": {"name!": str},
-    "spec": {"dataWorkers": {"minReplicas": _is_count, "maxReplicas": _is_count}},
+    "spec": _fit_groups({"minReplicas": _is_count, "maxReplicas": _is_count}),
     "status": {
         "phase": str,
         "conditions": [{**_CONDITION, "reason!": str, "lastTransitionTime": str}],
@@ -112,7 +120,7 @@ _EXPERIMENT: Shape = {
         "attempt": _is_count,
         "failures": _is_count,
         "gpus": _is_count,
-        "dataWorkers": {"draining": [dict], "drainingTo": _is_count, "*": _is_count},
+        **_fit_groups({"name": str, "draining": [dict], "drainingTo": _is_count, "*": _is_count}),
         "trainer": {
             "gpuUtilizationPercent": _is_count,
             "productionWaitPercent": _is_count,

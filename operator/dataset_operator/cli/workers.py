@@ -1,7 +1,8 @@
-"""Explain the number of data workers of a run, and what would change it, for `describe`.
+"""Explain the numbers of workers of a run, and what would change them, for `describe`.
 
-From the experiment alone. What keeps the number stands in its conditions, with the numbers of then;
-here it is said what that means, by its reason, and what it would take for more or for fewer.
+The experiment alone has all that is needed. The conditions about scaling are about data workers:
+each has a reason, and the numbers of its time. This module says what the reason means, and what
+would bring more or fewer workers. Of other groups that a policy scales, it has the numbers only.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator import api
+from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling import interface as law
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
 from dataset_operator.cli.printing import format_age, format_age_seconds
+from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
 from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
 from dataset_operator.status import find_condition, is_working
@@ -61,13 +64,32 @@ class _Reason:
     fewer: Sentence
 
 
-def explain_workers(document: Document, now: datetime | None = None) -> Iterator[tuple[str, str]]:
+def explain_workers(
+    document: Document, now: datetime | None = None, groups: Groups = GROUPS
+) -> Iterator[tuple[str, str]]:
     """Yield labels and sentences; nothing before there is a cluster."""
+    for kind in list_scaled(groups):
+        if kind.role == DATA_WORKERS:
+            yield from _explain_data_workers(document, now or datetime.now(UTC))
+        else:
+            yield from _count_group(document, kind)
+
+
+def _count_group(document: Document, kind: WorkerGroup) -> Iterator[tuple[str, str]]:
+    counted = (document.get("status") or {}).get(kind.spec_field) or ()
+    label = f"{kind.noun.capitalize()}s"
+    for workers in counted if kind.is_list else [counted]:
+        if workers:
+            name = workers.get("name")
+            yield f"{label} {name}" if name else label, _count_ready(workers)
+
+
+def _explain_data_workers(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
     status = document.get("status") or {}
     workers = status.get("dataWorkers")
     if not workers:
         return
-    known = _read(document, now or datetime.now(UTC))
+    known = _read(document, now)
     yield "Workers", _count(known, workers)
     if status.get("completionTime") or not workers.get("currentReplicas"):
         return
@@ -112,8 +134,12 @@ def _read(document: Document, now: datetime) -> _Known:
 
 
 def _count(known: _Known, workers: Mapping[str, Any]) -> str:
-    text = f"{workers.get('readyReplicas', 0)} of {workers.get('desiredReplicas', 0)} ready"
+    text = _count_ready(workers)
     return text if known.lowest is None else f"{text}, may be {known.bounds}"
+
+
+def _count_ready(workers: Mapping[str, Any]) -> str:
+    return f"{workers.get('readyReplicas', 0)} of {workers.get('desiredReplicas', 0)} ready"
 
 
 # --- why ------------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic.alias_generators import to_snake
 
+from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
 from dataset_operator.telemetry.standing import Standing
 
 Key = tuple[str, str]  # namespace, name
@@ -41,12 +43,14 @@ _RATIOS = {
 }
 
 
-def collect_experiments(experiments: Iterable[tuple[Key, Standing]]) -> Iterator[Metric]:
-    """Every family, of all experiments."""
+def collect_experiments(
+    experiments: Iterable[tuple[Key, Standing]], groups: Groups = GROUPS
+) -> Iterator[Metric]:
+    """Yield every family of metrics, with the values of all experiments."""
     known = list(experiments)
     yield from _collect_state(known)
     yield from _collect_usage(known)
-    yield from _collect_cluster(known)
+    yield from _collect_cluster(known, groups)
     yield from _collect_history(known)
 
 
@@ -87,22 +91,28 @@ def _collect_usage(experiments: Experiments) -> Iterator[Metric]:
     yield cost
 
 
-def _collect_cluster(experiments: Experiments) -> Iterator[Metric]:
+def _collect_cluster(experiments: Experiments, groups: Groups) -> Iterator[Metric]:
     gpus = _gauge("gpus", "GPUs that the cluster's trainers have.")
-    workers = _gauge(
-        "data_workers",
-        "Data workers of the cluster: current, of these ready and draining, and desired.",
-        "state",
-    )
-    bounds = _gauge("data_workers_limit", "The spec's minReplicas and maxReplicas.", "limit")
     for key, standing in experiments:
         if standing.gpus is not None:
             gpus.add_metric(key, standing.gpus)
-        for state, number in standing.workers.items():
+    yield gpus
+    for kind in list_scaled(groups):
+        yield from _collect_group(experiments, kind)
+
+
+def _collect_group(experiments: Experiments, kind: WorkerGroup) -> Iterator[Metric]:
+    """Yield the numbers of a group that a policy scales."""
+    name, noun = to_snake(kind.spec_field), kind.noun.capitalize()
+    about = f"{noun}s of the cluster: current, of these ready and draining, and desired."
+    workers = _gauge(name, about, "state")
+    bounds = _gauge(f"{name}_limit", "The spec's minReplicas and maxReplicas.", "limit")
+    for key, standing in experiments:
+        for state, number in standing.workers.get(kind.spec_field, {}).items():
             workers.add_metric([*key, state], number)
-        for limit, number in standing.worker_bounds.items():
+        for limit, number in standing.worker_bounds.get(kind.spec_field, {}).items():
             bounds.add_metric([*key, limit], number)
-    yield from (gpus, workers, bounds)
+    yield from (workers, bounds)
 
 
 def _collect_history(experiments: Experiments) -> Iterator[Metric]:

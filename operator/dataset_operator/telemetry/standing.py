@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
 from dataset_operator.observed import parse_time
 from dataset_operator.status import is_working
 
-# Fields of status.dataWorkers: the word that stands for each.
+# Fields of a group's part of the status, such as dataWorkers: the word that stands for each.
 _WORKERS = {"currentReplicas": "current", "readyReplicas": "ready", "desiredReplicas": "desired"}
+_BOUNDS = {"minReplicas": "min", "maxReplicas": "max"}
 _PERCENTAGES = {
     "gpuUtilizationPercent": "gpu_utilization",
     "productionWaitPercent": "production_wait",
@@ -40,8 +42,9 @@ class Standing:
         times: Unix seconds by name: `start`, `training_start`, `attempt_start`.
         counts: by name: `attempts`, `failed_attempts`.
         gpus: that its cluster holds; None without a cluster.
-        workers: data workers of its cluster by what they are: current, ready, desired, draining.
-        worker_bounds: `min` and `max` of the spec, with a cluster.
+        workers: pods of each group that a policy scales, by the group's field and what they are:
+            current, ready, desired, draining; empty without a cluster.
+        worker_bounds: `min` and `max` of the spec for each such group; empty without a cluster.
         ratios: of a run whose driver runs, 0 to 1, by name.
     """
 
@@ -51,14 +54,14 @@ class Standing:
     times: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     gpus: int | None = None
-    workers: Mapping[str, int] = field(default_factory=dict)
-    worker_bounds: Mapping[str, int] = field(default_factory=dict)
+    workers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    worker_bounds: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     ratios: Mapping[str, float] = field(default_factory=dict)
     decision: Decision | None = None
 
 
-def read_standing(document: Mapping[str, Any]) -> Standing:
-    """Take it from an experiment."""
+def read_standing(document: Mapping[str, Any], groups: Groups = GROUPS) -> Standing:
+    """Read the state of an experiment."""
     status: Mapping[str, Any] = document.get("status") or {}
     has_cluster = "rayClusterName" in status
     return Standing(
@@ -68,8 +71,8 @@ def read_standing(document: Mapping[str, Any]) -> Standing:
         times=_read_times(status),
         counts=_read_counts(status),
         gpus=status.get("gpus") if has_cluster else None,
-        workers=_read_workers(status) if has_cluster else {},
-        worker_bounds=_read_bounds(document) if has_cluster else {},
+        workers=_read_workers(status, groups) if has_cluster else {},
+        worker_bounds=_read_bounds(document, groups) if has_cluster else {},
         ratios=_read_ratios(status) if is_working(status) else {},
         decision=_read_decision(status) if has_cluster else None,
     )
@@ -110,19 +113,32 @@ def _read_counts(status: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _read_workers(status: Mapping[str, Any]) -> dict[str, int]:
-    workers = status.get("dataWorkers")
-    if not workers:
-        return {}
-    told = {word: workers.get(key, 0) for key, word in _WORKERS.items()}
-    return told | {"draining": len(workers.get("draining") or ())}
+def _read_workers(status: Mapping[str, Any], groups: Groups) -> dict[str, dict[str, int]]:
+    """Read the numbers of pods; those of a list of groups are added up."""
+    counted = {}
+    for kind in list_scaled(groups):
+        if sections := _list_sections(status, kind):
+            numbers = dict.fromkeys(_WORKERS.values(), 0) | _add_up(sections, _WORKERS)
+            numbers["draining"] = sum(len(each.get("draining") or ()) for each in sections)
+            counted[kind.spec_field] = numbers
+    return counted
 
 
-def _read_bounds(document: Mapping[str, Any]) -> dict[str, int]:
-    """The API server fills the defaults in."""
-    wanted = document.get("spec", {}).get("dataWorkers") or {}
-    keys = {"min": "minReplicas", "max": "maxReplicas"}
-    return {name: wanted[key] for name, key in keys.items() if key in wanted}
+def _read_bounds(document: Mapping[str, Any], groups: Groups) -> dict[str, dict[str, int]]:
+    """Read the bounds in a spec, in which the API server has filled in the defaults."""
+    spec, scaled = document.get("spec", {}), list_scaled(groups)
+    return {kind.spec_field: _add_up(_list_sections(spec, kind), _BOUNDS) for kind in scaled}
+
+
+def _list_sections(part: Mapping[str, Any], kind: WorkerGroup) -> list[Mapping[str, Any]]:
+    found = part.get(kind.spec_field)
+    return [each for each in (found if kind.is_list else [found]) or () if each]
+
+
+def _add_up(sections: Sequence[Mapping[str, Any]], words: Mapping[str, str]) -> dict[str, int]:
+    """Add up the numbers of sections, by word; a number that no section has is absent."""
+    known = {word: [each[key] for each in sections if key in each] for key, word in words.items()}
+    return {word: sum(numbers) for word, numbers in known.items() if numbers}
 
 
 def _read_ratios(status: Mapping[str, Any]) -> dict[str, float]:

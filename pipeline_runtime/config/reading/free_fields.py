@@ -16,7 +16,9 @@ from typing import get_origin
 from pydantic import JsonValue
 
 from pipeline_runtime.config.base import SpecModel
+from pipeline_runtime.config.cluster import PodGroup
 from pipeline_runtime.config.dataset import Dataset
+from pipeline_runtime.config.experiment import ExperimentSpec
 from pipeline_runtime.config.introspect import field_names, find_members, find_model, is_list
 from pipeline_runtime.config.step_registry import load_models
 from pipeline_runtime.config.texts.yaml_documents import Path
@@ -24,7 +26,6 @@ from pipeline_runtime.config.texts.yaml_documents import Path
 # All free-form fields of a spec together, as JSON without spaces. Kubernetes allows 1.5 MiB in an
 # object and 256 KiB in its annotations, which hold the input that a RayCluster was rendered from.
 MAX_FREE_BYTES = 65_536
-_ROLES = ("head", "trainers", "dataWorkers")
 
 
 def find_free_fields(document: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
@@ -38,10 +39,34 @@ def find_free_fields(document: JsonValue) -> Iterator[tuple[Path, JsonValue]]:
         for index in range(num_steps)
         for field in _find_step_fields()
     ]
-    places += [("spec", role, "template") for role in _ROLES]
+    places += [(*path, "template") for path in _find_pods(document)]
     for path in places:
         if value := _get(document, path):
             yield path, value
+
+
+def _find_pods(document: JsonValue) -> Iterator[Path]:
+    """Yield the path of each section that describes pods; a field may hold a list of them."""
+    for field, has_many in _find_pod_fields():
+        sections = _get(document, ("spec", field))
+        if not has_many:
+            yield "spec", field
+        elif isinstance(sections, list):
+            yield from (("spec", field, index) for index in range(len(sections)))
+
+
+@cache
+def _find_pod_fields() -> tuple[tuple[str, bool], ...]:
+    """Return the fields of a spec that describe pods, and whether each holds a list."""
+    annotations = {
+        field: ExperimentSpec.model_fields[name].annotation
+        for field, name in field_names(ExperimentSpec).items()
+    }
+    return tuple(
+        (field, is_list(annotation))
+        for field, annotation in annotations.items()
+        if issubclass(find_model(annotation) or SpecModel, PodGroup)
+    )
 
 
 @cache
