@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from pydantic.alias_generators import to_snake
+
 from dataset_operator.api import (
     DATA_SUBCLUSTER,
     DATA_WORKERS,
@@ -114,6 +116,11 @@ class WorkerGroup:
     is_list: bool = False
     live_fields: frozenset[str] = frozenset()
     is_default: bool = False
+
+    @property
+    def attribute(self) -> str:
+        """The name of its field in Python."""
+        return to_snake(self.spec_field)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

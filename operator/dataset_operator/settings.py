@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
-from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticCustomError
 
 from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS, Role
@@ -42,7 +41,7 @@ class RoleResources(SpecModel):
 
     def get(self, kind: WorkerGroup) -> Resources:
         """Return the resources of a group's pods: the setting, or the group's default."""
-        found: Resources = getattr(self, to_snake(kind.spec_field), kind.default_resources)
+        found: Resources = getattr(self, kind.attribute, kind.default_resources)
         return found
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from pydantic.alias_generators import to_snake
 
 from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
 from dataset_operator.telemetry.standing import Standing
@@ -103,7 +102,7 @@ def _collect_cluster(experiments: Experiments, groups: Groups) -> Iterator[Metri
 
 def _collect_group(experiments: Experiments, kind: WorkerGroup) -> Iterator[Metric]:
     """Yield the numbers of a group that a policy scales."""
-    name, noun = to_snake(kind.spec_field), kind.noun.capitalize()
+    name, noun = kind.attribute, kind.noun.capitalize()
     about = f"{noun}s of the cluster: current, of these ready and draining, and desired."
     workers = _gauge(name, about, "state")
     bounds = _gauge(f"{name}_limit", "The spec's minReplicas and maxReplicas.", "limit")
