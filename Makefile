@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-plant bench-plant-pods bench-read-ahead bench-scaling bench-shared-memory bench-start bench-table-size bench-wire chart clean crd dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-read-ahead bench-scaling bench-shared-memory bench-simulator bench-simulator-pods bench-start bench-table-size bench-wire chart clean crd dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -161,10 +161,10 @@ bench-calibration: setup ## Measure how often lastmile compare errs on equal var
 bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, and with 400 silent heads (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
-bench-plant: setup ## Compare the simulator with real processes under the same autoscaling policy
-	$(BIN)/python -m benchmarks.plant $(ARGS)
+bench-simulator: setup ## Compare the simulator with real processes under the same autoscaling policy
+	$(BIN)/python -m benchmarks.simulator $(ARGS)
 
-bench-plant-pods: setup test-tools ## The same with real pods under the operator; needs root
+bench-simulator-pods: setup test-tools ## The same with real pods under the operator; needs root
 	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m alone -n 0 -s tests/e2e $(ARGS)
 
 bench-read-ahead: setup ## Measure the gain of reading ahead from a store

@@ -222,7 +222,7 @@ def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
     )
     for stage, seconds in first.longest.items():
         waits.add_metric([stage], seconds)
-    yield from (rows, steps, loop, waits)
+    yield from (rows, steps, loop, waits, *_run_finished(snapshots, first))
     if first.kept_until:  # rank 0 writes the checkpoints
         yield GaugeMetricFamily(
             "lastmile_run_kept_timestamp_seconds",
@@ -231,6 +231,20 @@ def _run_totals(snapshots: list[RankSnapshot]) -> Iterator[Metric]:
             value=first.kept_until,
         )
     yield from run_workers([snapshot.workers for snapshot in snapshots])
+
+
+def _run_finished(snapshots: list[RankSnapshot], first: RankSnapshot) -> Iterator[Metric]:
+    """Yield the totals of the finished steps, which long steps make the autoscaler's clock."""
+    count, _, seconds = first.finished
+    rows = sum(snapshot.finished[1] for snapshot in snapshots)
+    for name, text, value in (
+        ("steps", "Finished steps of each trainer.", count),
+        ("rows", "Rows of all trainers in finished steps.", rows),
+        ("seconds", "Seconds of the finished steps, without waits for production.", seconds),
+    ):
+        metric = CounterMetricFamily(f"lastmile_run_finished_{name}", text)
+        metric.add_metric([], value)
+        yield metric
 
 
 def run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:

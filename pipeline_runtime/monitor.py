@@ -68,6 +68,7 @@ class RankSnapshot:
     workers: dict[str, float] = field(default_factory=dict)  # see feed.base.WorkerUsage
     longest: dict[str, float] = field(default_factory=dict)  # seconds, see training.lockstep
     loop_seconds: float = 0.0  # since the first batch was asked for, without pauses
+    finished: tuple[int, int, float] = (0, 0, 0.0)  # steps, rows, seconds; see `rank_records`
     kept_until: float = 0.0  # Unix seconds of the newest checkpoint, before that of the beginning
     resident_bytes: int = 0  # of the trainer's process
     gpu_bytes: int | None = None  # of the GPU's memory, held by torch; None on a CPU

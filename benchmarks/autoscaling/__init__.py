@@ -1,1 +1,1 @@
-"""Every law of scaling that a user might pick over every scenario, on a simulated plant."""
+"""Simulates every autoscaling policy that a user might choose, in every scenario."""

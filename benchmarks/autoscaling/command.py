@@ -1,4 +1,4 @@
-"""The benchmark's command line: the run, and the files it writes."""
+"""The command line of the benchmark, and its document of results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import records
 from benchmarks.autoscaling.course import trace_course
 from benchmarks.autoscaling.figure import draw
-from benchmarks.autoscaling.judging import Bar, compare, judge
+from benchmarks.autoscaling.judging import Target, Verdict, compare, judge
 from benchmarks.autoscaling.policies import (
     BEST_CONSTANT,
     LATENCY_ORACLE,
@@ -89,15 +89,31 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         description="Simulate every autoscaling policy over every scenario.",
     )
     add = parser.add_argument
-    add("--seeds", type=int, default=FULL_SEEDS, metavar="N", help="of each cell; targets need 20")
-    add("--ablation-seeds", type=int, default=ABLATION_SEEDS, metavar="N", help="of ablations")
-    add("--scenarios", type=_names, default=[], metavar="'A;B;…'", help="some of them, by name")
+    add("--seeds", type=int, default=FULL_SEEDS, metavar="N", help="per cell; targets need 20")
     add(
-        "--policies", type=_names, default=[], metavar="'A;B;…'", help="besides ours and its oracle"
+        "--ablation-seeds",
+        type=int,
+        default=ABLATION_SEEDS,
+        metavar="N",
+        help="of ablations",
+    )
+    add("--scenarios", type=_names, default=[], metavar="'A;B;…'", help="only these")
+    add(
+        "--policies",
+        type=_names,
+        default=[],
+        metavar="'A;B;…'",
+        help="with ours and its oracle",
     )
     add("--processes", type=int, default=os.cpu_count(), metavar="N")
     add("--nice", type=int, default=0, metavar="N", help="added to the processes' niceness")
-    add("--data", type=Path, default=Path("build"), metavar="DIR", help="finished simulations")
+    add(
+        "--data",
+        type=Path,
+        default=Path("build"),
+        metavar="DIR",
+        help="finished simulations",
+    )
     add("--output", type=Path, default=Path("benchmarks/results"), metavar="DIR")
     options = parser.parse_args(arguments)
     if min(options.seeds, options.ablation_seeds) < 2:
@@ -113,12 +129,12 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _names(text: str) -> list[str]:
-    """Names of laws have commas in them."""
+    """Split names, which may contain commas."""
     return [name.strip() for name in text.split(";")]
 
 
 def build_plan(options: argparse.Namespace) -> Plan:
-    """Build the plan of runs to simulate from options."""
+    """Return the runs to simulate."""
     scenarios = options.scenarios or [scenario.name for scenario in SCENARIOS]
     policies = options.policies or [policy.name for policy in POLICIES]
     always = {OURS, LATENCY_ORACLE}
@@ -146,7 +162,7 @@ def run(plan: Plan, runner: Runner) -> Found:
         for policy in plan.policies
         if policy.name != BEST_CONSTANT
     }
-    done = runner.run([job for wanted in jobs.values() for job in wanted], "all laws")
+    done = runner.run([job for wanted in jobs.values() for job in wanted], "all policies")
     results: dict[CellKey, dict[str, Measured]] = defaultdict(dict)
     for (key, policy), wanted in jobs.items():
         measures = [done[job] for job in wanted]
@@ -171,10 +187,9 @@ def _best(cell: Cell, workers: Mapping[int, int], plan: Plan, runner: Runner) ->
 
 
 def summarise(plan: Plan, found: Found) -> records.Document:
-    """The results as a document, but for how they were made."""
-    rows = make_rows(found.results)
+    """Return the results as a document, without the environment."""
     summary = {
-        "version": 1,
+        "version": 2,
         "benchmark": NAME,
         "seeds": len(plan.seeds),
         "ablationSeeds": len(plan.ablation_seeds),
@@ -182,74 +197,91 @@ def summarise(plan: Plan, found: Found) -> records.Document:
         and len(plan.cells) == len(cells())
         and len(plan.policies) == len(POLICIES),
         "numRuns": found.num_runs,
-        "bars": [_describe_bar(bar) for bar in judge(rows)],
+        **describe_rows(make_rows(found.results), found.tuned),
         "comparisons": [asdict(comparison) for comparison in compare(found.results)],
-        "laws": [_sum_up(policy, rows, found.tuned) for policy in plan.policies],
-        "scenarios": _by_scenario(rows),
         "course": trace_course(found.tuned),
-        "rows": [_describe_row(row) for row in rows],
     }
-    rounded: records.Document = _round(summary)
+    rounded: records.Document = round_floats(summary)
     return rounded
 
 
-def _round(value: Any) -> Any:
-    """Floats at all depths to four digits that count."""
-    if isinstance(value, float):
-        return float(f"{value:.4g}")
-    if isinstance(value, dict):
-        return {name: _round(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_round(each) for each in value]
-    return value
-
-
-def _describe_bar(bar: Bar) -> records.Document:
+def describe_rows(rows: Sequence[Row], tuned: Chosen) -> records.Document:
+    """Return targets, means of each policy, the worst cells of ours, and two figures per cell."""
+    by_policy: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_policy[row.policy].append(row)
+    policies = [policy for policy in POLICIES if policy.name in by_policy]
     return {
-        "bar": bar.bar,
-        "asked": bar.asked,
-        "unit": bar.unit,
-        "num_cells": len(bar.verdicts),
-        "num_met": bar.num_met,
-        "worst": asdict(bar.worst),
-        "misses": [asdict(verdict) for verdict in bar.misses],
+        "targets": [_describe_target(target) for target in judge(rows)],
+        "policies": [_sum_up(policy, by_policy[policy.name], tuned) for policy in policies],
+        "scenarios": _by_scenario(by_policy[OURS]),
+        "cells": [list(row.cell) for row in by_policy[OURS]],
+        "rows": [
+            {
+                "policy": name,
+                "cost": [round(row.cost_per_row_ratio_by_price["20"], 3) for row in mine],
+                "idlePercent": [round(100.0 * row.idle_share, 1) for row in mine],
+            }
+            for name, mine in by_policy.items()
+        ],
     }
 
 
-def _describe_row(row: Row) -> records.Document:
-    """Ours has all fields; the others have those that are compared."""
-    document = asdict(row)
-    if row.policy == OURS:
-        return document
-    kept = list(document)[: list(document).index("seeds") + 1]
-    told = [name for name in ("cut_off", "settings") if document[name]]
-    return {name: document[name] for name in (*kept, *told)}
+def round_floats(value: Any) -> Any:
+    """Return a value with all floats rounded to four significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {name: round_floats(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [round_floats(each) for each in value]
+    return value
+
+
+def _describe_target(target: Target) -> records.Document:
+    return {
+        "name": target.name,
+        "limit": target.limit,
+        "unit": target.unit,
+        "numCells": len(target.verdicts),
+        "numMet": target.num_met,
+        "worst": _describe_verdict(target.worst),
+        "misses": [_describe_verdict(verdict) for verdict in target.misses],
+    }
+
+
+def _describe_verdict(verdict: Verdict) -> list[Any]:
+    return [
+        verdict.scenario,
+        verdict.provisioning_delay_seconds,
+        verdict.noise_percent,
+        verdict.measured,
+    ]
 
 
 def _sum_up(policy: Policy, rows: Sequence[Row], tuned: Chosen) -> records.Document:
-    mine = [row for row in rows if row.policy == policy.name]
-    prices = mine[0].cost_per_row_ratio_by_price
+    """Return the means of a policy over all cells."""
+    prices = rows[0].cost_per_row_ratio_by_price
     return {
         "policy": policy.name,
         "is_oracle": policy.is_oracle,
         "is_ablation": policy.is_ablation,
-        "seeds": mine[0].seeds,
-        "idle_share": fmean(row.idle_share for row in mine),
-        "worker_hours_ratio": fmean(row.worker_hours_ratio for row in mine),
-        "cost": {p: geometric_mean(r.cost_per_row_ratio_by_price[p] for r in mine) for p in prices},
-        "reversals_per_hour": fmean(row.reversals_per_hour for row in mine),
-        "moves": fmean(row.moves for row in mine),
-        "cut_off": sum(row.cut_off for row in mine),
+        "seeds": rows[0].seeds,
+        "idle_share": fmean(row.idle_share for row in rows),
+        "worker_hours_ratio": fmean(row.worker_hours_ratio for row in rows),
+        "cost": {p: geometric_mean(r.cost_per_row_ratio_by_price[p] for r in rows) for p in prices},
+        "reversals_per_hour": fmean(row.reversals_per_hour for row in rows),
+        "moves": fmean(row.moves for row in rows),
+        "cut_off": sum(row.cut_off for row in rows),
         "settings": tuned.get(policy.name, {}),
     }
 
 
-def _by_scenario(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The worst cell of each scenario, of ours."""
+def _by_scenario(ours: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the worst cell of each scenario."""
     found: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.policy == OURS:
-            found[row.scenario].append(row)
+    for row in ours:
+        found[row.scenario].append(row)
     return [
         {
             "scenario": scenario,

@@ -14,15 +14,15 @@ SCENARIO: Final = "row cost x2"
 START_SECONDS: Final = 120.0
 NOISE_PERCENT: Final = 20
 SEED: Final = 1
-LAWS: Final = (OURS, LATENCY_ORACLE, "HPA on CPU")
+POLICIES: Final = (OURS, LATENCY_ORACLE, "HPA on CPU")
 # One point for this many periods of 15 s.
 _EVERY: Final = 4
 
 
 def trace_course(settings: dict[str, dict[str, Any]]) -> Document:
     """Return ready workers and waits for rows, minute by minute, of each tuned policy."""
-    laws = []
-    for policy in LAWS:
+    policies = []
+    for policy in POLICIES:
         chosen = tuple(sorted(settings.get(policy, {}).items()))
         [trace] = trace_job(Job(SCENARIO, START_SECONDS, NOISE_PERCENT, policy, chosen, SEED))
         kept = trace.moments[::_EVERY]
@@ -30,11 +30,11 @@ def trace_course(settings: dict[str, dict[str, Any]]) -> Document:
             (after.production_seconds - before.production_seconds) / (after.at - before.at)
             for before, after in pairwise(kept)
         ]
-        laws.append(
+        policies.append(
             {
                 "policy": policy,
                 "minutes": [round(moment.at / 60.0, 2) for moment in kept],
-                "needed": [moment.truth.needed(HEADROOM) for moment in kept],
+                "required": [moment.truth.required(HEADROOM) for moment in kept],
                 "ready": [moment.ready for moment in kept],
                 "waitShare": [0.0, *(round(min(1.0, share), 3) for share in waits)],
             }
@@ -44,5 +44,5 @@ def trace_course(settings: dict[str, dict[str, Any]]) -> Document:
         "provisioning_delay_seconds": START_SECONDS,
         "noise_percent": NOISE_PERCENT,
         "seed": SEED,
-        "laws": laws,
+        "policies": policies,
     }

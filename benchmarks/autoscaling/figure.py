@@ -1,7 +1,7 @@
-"""The results as a picture: what each law costs, what it trades for what, and one run over time.
+"""Draws the results: cost of each policy, idle GPUs against worker hours, and one run over time.
 
-Laws have numbers, by which the second panel names them. What is far out stands at the edge with
-its value.
+Policies have numbers, which label the second panel. Points out of range are at the edge, with their
+values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from benchmarks.records import Document
 
 _SIZE_INCHES: Final = (11.0, 11.0)
-# Okabe and Ito's colours, which all can tell apart.
+# Okabe and Ito's colours, which people with colour blindness can distinguish.
 _OURS: Final = "#D55E00"
 _OTHERS: Final = "#0072B2"
 _ORACLES: Final = "#666666"
@@ -32,34 +32,34 @@ _HOURS: Final = (0.25, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 
 
 def draw(results: Document, path: Path) -> None:
-    """The picture of a document of results."""
-    laws = sorted(results["laws"], key=lambda law: (law["is_ablation"], law["cost"]["20"]))
+    """Write the picture of a document of results as SVG."""
+    policies = sorted(results["policies"], key=lambda p: (p["is_ablation"], p["cost"]["20"]))
     with matplotlib.rc_context({"svg.hashsalt": "lastmile", "font.size": 10}):
         figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
         rows = figure.add_gridspec(3, 2, height_ratios=(6.2, 2.6, 1.2), width_ratios=(1.15, 1))
-        _draw_costs(figure.add_subplot(rows[0, 0]), laws)
-        _draw_trade(figure.add_subplot(rows[0, 1]), laws)
+        _draw_costs(figure.add_subplot(rows[0, 0]), policies)
+        _draw_trade(figure.add_subplot(rows[0, 1]), policies)
         workers = figure.add_subplot(rows[1, :])
         _draw_course(workers, figure.add_subplot(rows[2, :], sharex=workers), results["course"])
         figure.savefig(path, format="svg", metadata={"Date": None})
 
 
-def _colour(law: Document) -> str:
-    if law["is_oracle"]:
+def _colour(policy: Document) -> str:
+    if policy["is_oracle"]:
         return _ORACLES
-    return _OURS if law["policy"].startswith("lastmile") else _OTHERS
+    return _OURS if policy["policy"].startswith("lastmile") else _OTHERS
 
 
-def _draw_costs(axes: Axes, laws: Sequence[Document]) -> None:
-    """Cost a row at three prices, a line a law."""
-    for place, law in enumerate(laws):
-        inside = {price: law["cost"][price] for price in _PRICES}
+def _draw_costs(axes: Axes, policies: Sequence[Document]) -> None:
+    """Draw the cost per row at three prices, one line per policy."""
+    for place, policy in enumerate(policies):
+        inside = {price: policy["cost"][price] for price in _PRICES}
         beyond = {price: cost for price, cost in inside.items() if cost > _MOST_COST}
         for price, marker in _PRICES.items():
             if price not in beyond:
-                axes.plot(inside[price], place, marker, color=_colour(law), ms=4.5, alpha=0.8)
+                axes.plot(inside[price], place, marker, color=_colour(policy), ms=4.5, alpha=0.8)
         if beyond:
-            axes.plot(_MOST_COST, place, ">", color=_colour(law), ms=6, clip_on=False)
+            axes.plot(_MOST_COST, place, ">", color=_colour(policy), ms=6, clip_on=False)
             values = ", ".join(f"{cost:.2f}" for cost in beyond.values())
             axes.annotate(
                 values,
@@ -70,34 +70,34 @@ def _draw_costs(axes: Axes, laws: Sequence[Document]) -> None:
                 va="center",
                 fontsize=8,
             )
-    names = [f"{law['policy']}  {number}" for number, law in enumerate(laws, 1)]
-    axes.set_yticks(range(len(laws)), names)
-    for label, law in zip(axes.get_yticklabels(), laws, strict=True):
-        label.set_color(_colour(law))
+    names = [f"{policy['policy']}  {number}" for number, policy in enumerate(policies, 1)]
+    axes.set_yticks(range(len(policies)), names)
+    for label, policy in zip(axes.get_yticklabels(), policies, strict=True):
+        label.set_color(_colour(policy))
     for price, marker in _PRICES.items():
         axes.plot([], [], marker, color="black", ms=4.5, label=f"GPU at {price} workers")
     axes.axvline(1.0, color=_ORACLES, lw=0.8)
     axes.set(
         xlim=(0.96, _MOST_COST),
-        ylim=(len(laws) - 0.5, -0.5),
-        xlabel="cost a row, × the latency oracle's",
+        ylim=(len(policies) - 0.5, -0.5),
+        xlabel="cost per row, × the latency oracle's",
     )
     axes.legend(loc="lower right", fontsize=8, framealpha=1.0)
     axes.grid(axis="x", alpha=0.3)
 
 
-def _draw_trade(axes: Axes, laws: Sequence[Document]) -> None:
-    """Idle GPUs against worker hours, a number a law: down and left is better."""
+def _draw_trade(axes: Axes, policies: Sequence[Document]) -> None:
+    """Draw idle GPUs against worker hours; down and left is better."""
     points = []
-    for number, law in enumerate(laws, 1):
-        if law["is_ablation"]:
+    for number, policy in enumerate(policies, 1):
+        if policy["is_ablation"]:
             continue
-        hours, idle = law["worker_hours_ratio"], 100.0 * law["idle_share"]
+        hours, idle = policy["worker_hours_ratio"], 100.0 * policy["idle_share"]
         is_far = idle > _MOST_IDLE_PERCENT
         label = f"{number}: {idle:.0f} %" if is_far else str(number)
-        points.append((hours, min(idle, _MOST_IDLE_PERCENT), label, law))
+        points.append((hours, min(idle, _MOST_IDLE_PERCENT), label, policy))
         marker = "^" if is_far else "o"
-        axes.plot(*points[-1][:2], marker, color=_colour(law), ms=6, clip_on=False, zorder=3)
+        axes.plot(*points[-1][:2], marker, color=_colour(policy), ms=6, clip_on=False, zorder=3)
     hours_of_all = [point[0] for point in points]
     axes.set_xscale("log")
     axes.set(
@@ -115,11 +115,11 @@ def _draw_trade(axes: Axes, laws: Sequence[Document]) -> None:
 
 
 def _label(axes: Axes, points: Sequence[tuple[float, float, str, Document]]) -> None:
-    """Each label at the nearest place where it covers no point and no other label."""
+    """Put each label at the nearest place where it covers no point and no other label."""
     dots = [axes.transData.transform(point[:2]) for point in points]
     taken = [(x - 4.0, y - 4.0, x + 4.0, y + 4.0) for x, y in dots]
     bounds = axes.get_window_extent()
-    for (x, y), (hours, idle, label, law) in zip(dots, points, strict=True):
+    for (x, y), (hours, idle, label, policy) in zip(dots, points, strict=True):
         width, height = 7.0 * len(label), 12.0
         for right, up in _offsets():
             left, bottom = x + right - width / 2, y + up - height / 2
@@ -137,8 +137,8 @@ def _label(axes: Axes, points: Sequence[tuple[float, float, str, Document]]) -> 
             ha="center",
             va="center",
             fontsize=9,
-            color=_colour(law),
-            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": _colour(law), "shrinkB": 3},
+            color=_colour(policy),
+            arrowprops={"arrowstyle": "-", "lw": 0.5, "color": _colour(policy), "shrinkB": 3},
         )
 
 
@@ -154,15 +154,21 @@ def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _draw_course(workers: Axes, waits: Axes, course: Document) -> None:
-    """Workers that were needed and there, and how long trainers waited, minute by minute."""
-    for law, colour in zip(course["laws"], _COURSE, strict=True):
-        minutes = law["minutes"]
-        style = {"color": colour, "lw": 1.3, "label": law["policy"]}
-        workers.step(minutes, law["ready"], where="post", **style)
-        waits.plot(minutes, [100.0 * share for share in law["waitShare"]], **style)
-    first = course["laws"][0]
+    """Draw required and ready workers, and the trainers' waits, minute by minute."""
+    for policy, colour in zip(course["policies"], _COURSE, strict=True):
+        minutes = policy["minutes"]
+        style = {"color": colour, "lw": 1.3, "label": policy["policy"]}
+        workers.step(minutes, policy["ready"], where="post", **style)
+        waits.plot(minutes, [100.0 * share for share in policy["waitShare"]], **style)
+    first = course["policies"][0]
     workers.step(
-        first["minutes"], first["needed"], where="post", color="black", lw=0.9, ls=":", label="need"
+        first["minutes"],
+        first["required"],
+        where="post",
+        color="black",
+        lw=0.9,
+        ls=":",
+        label="required",
     )
     workers.set(ylabel="workers", ylim=(0, None))
     workers.set_title(

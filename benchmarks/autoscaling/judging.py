@@ -28,7 +28,7 @@ _TRAPS: Final = {scenario.name for scenario in SCENARIOS if scenario.is_trap}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A cell at a bar: the figure, and how much of it is too much; at most 0 is met."""
+    """A cell and a target: the figure, and its excess over the limit; at most 0 is met."""
 
     scenario: str
     provisioning_delay_seconds: float
@@ -42,15 +42,15 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One bar over all cells that it is asked of.
+class Target:
+    """One target over all cells to which it applies.
 
     Attributes:
-        unit: of its figures: `share`, `hours`, `count` or `ratio`.
+        unit: unit of the figures: `share`, `hours`, `count` or `ratio`.
     """
 
-    bar: str
-    asked: str
+    name: str
+    limit: str
     unit: str
     verdicts: tuple[Verdict, ...]
 
@@ -60,7 +60,7 @@ class Bar:
 
     @property
     def misses(self) -> list[Verdict]:
-        """The worst first."""
+        """The missed cells, the worst first."""
         missed = [verdict for verdict in self.verdicts if not verdict.is_met]
         return sorted(missed, key=lambda verdict: -verdict.missed_by)
 
@@ -71,12 +71,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Our cost a row over another law's: the geometric mean over cells, its bounds over seeds.
+    """Our cost per row over another policy's: the geometric mean over cells, its bounds over seeds.
 
     Attributes:
-        is_rival: the bars ask for a lower cost than its.
-        cells, cheaper: that are compared, and in which ours costs less.
-        left_out: cells in which one of the two did not train all rows.
+        is_rival: True if the targets require a lower cost than that of the policy.
+        cells, cheaper: number of compared cells, and of those in which ours costs less.
+        left_out: number of cells in which one of the two did not train all rows.
     """
 
     policy: str
@@ -90,33 +90,33 @@ class Comparison:
     left_out: int
 
 
-def judge(rows: Sequence[Row]) -> list[Bar]:
-    """Every bar that is asked of cells, of which there is one at least."""
+def judge(rows: Sequence[Row]) -> list[Target]:
+    """Return every target that applies to at least one cell."""
     ours = [row for row in rows if row.policy == OURS]
-    bars = [
-        Bar(
-            bar="GPU-idle share above the latency oracle's, upper bound",
-            asked=f"≤ {MAX_IDLE_EXCESS:.0%}",
+    targets = [
+        Target(
+            name="GPU-idle share above the latency oracle's, upper bound",
+            limit=f"≤ {MAX_IDLE_EXCESS:.0%}",
             unit="share",
             verdicts=_verdicts((row, row.idle_excess_high, MAX_IDLE_EXCESS) for row in ours),
         ),
-        Bar(
-            bar="worker hours beyond 1.10 × the latency oracle's + 1 worker, upper bound",
-            asked="≤ 0 h",
+        Target(
+            name="worker hours beyond 1.10 × the latency oracle's + 1 worker, upper bound",
+            limit="≤ 0 h",
             unit="hours",
             verdicts=_verdicts((row, row.worker_hours_excess, 0.0) for row in ours),
         ),
-        Bar(
-            bar="changes answered late: up by L + W + 2 P, down by a quarter a window",
-            asked="0 %",
+        Target(
+            name="changes followed late: up by L + W + 2 P, down by a quarter a window",
+            limit="0 %",
             unit="share",
             verdicts=_verdicts(
                 (row, row.late_steps_share, 0.0) for row in ours if row.late_steps_share is not None
             ),
         ),
-        Bar(
-            bar="stationary hours of a seed with a reversal",
-            asked=f"≤ {MAX_TURNED_SHARE:.0%}",
+        Target(
+            name="stationary hours of a seed with a reversal",
+            limit=f"≤ {MAX_TURNED_SHARE:.0%}",
             unit="share",
             verdicts=_verdicts(
                 (row, row.turned_hours_share, MAX_TURNED_SHARE)
@@ -124,30 +124,27 @@ def judge(rows: Sequence[Row]) -> list[Bar]:
                 if row.scenario in _STATIONARY
             ),
         ),
-        Bar(
-            bar="upward moves in the traps, the most of any seed",
-            asked=f"≤ {MAX_PROBES}",
+        Target(
+            name="upward moves in the traps, the most of any seed",
+            limit=f"≤ {MAX_PROBES}",
             unit="count",
             verdicts=_verdicts(
                 (row, row.most_up_moves, MAX_PROBES) for row in ours if row.scenario in _TRAPS
             ),
         ),
-        Bar(
-            bar="seeds with which not all rows were trained",
-            asked="0",
+        Target(
+            name="seeds with which not all rows were trained",
+            limit="0",
             unit="count",
             verdicts=_verdicts((row, row.cut_off, 0.0) for row in ours),
         ),
         *_judge_costs(rows, ours),
     ]
-    return [bar for bar in bars if bar.verdicts]
+    return [target for target in targets if target.verdicts]
 
 
 def _verdicts(found: Iterable[tuple[Row, float, float]]) -> tuple[Verdict, ...]:
-    """Args:
-
-    found: the row of a cell, the figure, and what it may be at most.
-    """
+    """Return a verdict for each (row of a cell, figure, limit)."""
     return tuple(
         Verdict(
             scenario=row.scenario,
@@ -160,13 +157,13 @@ def _verdicts(found: Iterable[tuple[Row, float, float]]) -> tuple[Verdict, ...]:
     )
 
 
-def _judge_costs(rows: Sequence[Row], ours: Sequence[Row]) -> list[Bar]:
-    """Cost a row in each cell against the best law there that is no oracle."""
+def _judge_costs(rows: Sequence[Row], ours: Sequence[Row]) -> list[Target]:
+    """Compare the cost per row of each cell with that of the best policy that is no oracle."""
     by_cell: dict[CellKey, list[Row]] = {row.cell: [] for row in ours if not row.cut_off}
     for row in rows:
         if row.policy in _RIVALS and row.cell in by_cell and not row.cut_off:
             by_cell[row.cell].append(row)
-    bars = []
+    targets = []
     for price in map(str, PRICES):
         ratios = []
         for row in ours:
@@ -174,19 +171,19 @@ def _judge_costs(rows: Sequence[Row], ours: Sequence[Row]) -> list[Bar]:
             if costs:
                 ratio = row.cost_per_row_ratio_by_price[price] / min(costs)
                 ratios.append((row, ratio, MAX_COST_RATIO))
-        bars.append(
-            Bar(
-                bar=f"cost a row against the best other law of the cell, GPU at {price} workers",
-                asked=f"≤ {MAX_COST_RATIO}",
+        targets.append(
+            Target(
+                name=f"cost per row against the cell's best other policy, GPU at {price} workers",
+                limit=f"≤ {MAX_COST_RATIO}",
                 unit="ratio",
                 verdicts=_verdicts(ratios),
             )
         )
-    return bars
+    return targets
 
 
 def compare(results: Results) -> list[Comparison]:
-    """Our cost a row with every other law's that is no oracle, ablations included."""
+    """Compare our cost per row with that of every policy but oracles, ablations included."""
     others = [
         policy.name
         for policy in POLICIES
@@ -199,7 +196,7 @@ def compare(results: Results) -> list[Comparison]:
 
 
 def _compare(results: Results, other: str, price: int) -> Comparison | None:
-    """None: there is no cell in which both trained all rows."""
+    """Return the comparison; None if there is no cell in which both trained all rows."""
     pairs = [(by_policy[OURS], by_policy[other]) for by_policy in results.values()]
     whole = [(a, b) for a, b in pairs if not (a.num_cut_off or b.num_cut_off)]
     logs = [log_ratios(mine, its, price) for mine, its in whole]

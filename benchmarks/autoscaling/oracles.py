@@ -17,7 +17,7 @@ from dataset_operator.autoscaling.intervals import (
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation import events
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.truth import Truth, truth_now, truth_of
 
 _MOSTLY = 0.5
@@ -25,7 +25,7 @@ _MOSTLY = 0.5
 
 @dataclass(slots=True)
 class LatencyOracle:
-    """Demand and rate without noise, but a window late, with the same bounds and limits as ours."""
+    """Knows demand and throughput without noise, a window late; has our bounds and limits."""
 
     cluster: Cluster
     _rules: Rules = field(init=False)
@@ -40,7 +40,7 @@ class LatencyOracle:
         self._memory = Memory(since=0.0)
 
     def restart(self) -> None:
-        """Oracles forget nothing."""
+        """Do nothing, since oracles forget nothing."""
 
     def decide(self, sample: Sample) -> int:
         now, current = sample.at, sample.desired
@@ -49,7 +49,7 @@ class LatencyOracle:
         if not known:
             return current
         truth = known[-1]
-        wanted = truth.needed(self._rules.headroom)
+        wanted = truth.required(self._rules.headroom)
         wanted = min(wanted, max(current, self._most(sample)))
         window = self._rules.down.stabilization_seconds
         memory = note_recommendation(self._memory, now, wanted, window)
@@ -61,7 +61,7 @@ class LatencyOracle:
         return workers
 
     def _most(self, sample: Sample) -> int:
-        """Growth is held at what was there for a window."""
+        """Return the most workers that may be requested, by those ready for a window."""
         ready, since = self._ready
         if sample.pods.ready != ready:
             self._ready = (sample.pods.ready, sample.at)
@@ -76,25 +76,25 @@ class LatencyOracle:
 
 @dataclass(slots=True)
 class Clairvoyant:
-    """Pods are there when they are needed and go when they are not, all rows being foreseen."""
+    """Knows the future: pods are ready when they are required, and leave when they are not."""
 
     cluster: Cluster
 
     def restart(self) -> None:
-        """Oracles forget nothing."""
+        """Do nothing, since oracles forget nothing."""
 
     def decide(self, sample: Sample) -> int:
         setting = self.cluster.setting
         ahead = setting.start_seconds + setting.warm_seconds + 2.0 * PERIOD_SECONDS
         rules = rules_of(self.cluster)
-        rows = float(self.cluster.plant.sums[events.ROWS])
+        rows = float(self.cluster.state.sums[events.ROWS])
         truth = truth_now(self.cluster)
-        needed = truth.needed(rules.headroom)
-        index = int(self.cluster.plant.marks[events.PHASE])
+        needed = truth.required(rules.headroom)
+        index = int(self.cluster.state.marks[events.PHASE])
         for phase in setting.phases[index + 1 :]:
             ahead -= (phase.from_row - rows) / truth.demand
             if ahead < 0.0:
                 break
             rows, truth = phase.from_row, truth_of(setting, phase)
-            needed = max(needed, truth.needed(rules.headroom))
+            needed = max(needed, truth.required(rules.headroom))
         return clamp(needed, rules).workers

@@ -1,4 +1,4 @@
-"""Lastmile's own laws: the operator's, by GPU alone, and without each of its rules."""
+"""Lastmile's own policies: the operator's, the GPU-only one, and ablations of the first."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.policy import decide
 from dataset_operator.autoscaling.saved import restore, save
 from dataset_operator.autoscaling.signals import Sample
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 
 AT_ONCE: Final = Direction(stabilization_seconds=0.0)
 
 
 def rules_of(cluster: Cluster) -> Rules:
-    """As the operator makes them of a spec."""
+    """Return the rules as the operator derives them from a spec."""
     setting = cluster.setting
     return Rules(
         min_workers=setting.min_workers,
@@ -29,7 +29,7 @@ def rules_of(cluster: Cluster) -> Rules:
 
 @dataclass(slots=True)
 class Lastmile:
-    """The operator's law; when it restarts it knows what the status of the run keeps."""
+    """The operator's policy; after a restart it has the memory in the run's status."""
 
     cluster: Cluster
     change: Callable[[Rules], Rules] = lambda rules: rules
@@ -73,7 +73,7 @@ def _leave_out(rule: Rule) -> Callable[[Rules], Rules]:
     return lambda rules: replace(rules, left_out=frozenset({rule}))
 
 
-# Ours without one of its rules, by the name of the rule.
+# Changes of the rules that switch one of them off, by its name.
 ABLATIONS: Final[dict[str, Callable[[Rules], Rules]]] = {
     "stabilisation": lambda rules: replace(rules, down=AT_ONCE),
     "headroom": lambda rules: replace(rules, headroom=0.0),

@@ -1,7 +1,7 @@
-"""The laws that a user might pick instead, from their published descriptions, with the source.
+"""Policies that a user might choose instead, from their published descriptions, with the source.
 
-A law answers every 15 s, as ours; one whose own loop is shorter is asked as often as that. It holds
-while its signals are not known. Bounds are the setting's.
+Each decides every 15 s, as ours does, even if its own loop is shorter. It keeps the number while
+its signals are unknown. The bounds are those of the setting.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from statistics import fmean
 
 from benchmarks.autoscaling.seen import Seen, Senses, Window
 from dataset_operator.autoscaling.signals import Sample
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 
-# HPA: no move while the ratio is within a tenth of 1; 300 s before pods go; up by 4 or double.
+# HPA: no move while the ratio is within a tenth of 1; pods leave after 300 s; up by 4 or double.
 HPA_TOLERANCE = 0.1
 HPA_DOWN_SECONDS = 300.0
 HPA_UP_PODS = 4
@@ -36,7 +36,7 @@ class Peer:
         self.begin()
 
     def begin(self) -> None:
-        """Set what the law itself remembers."""
+        """Reset the memory of the policy."""
 
     def decide(self, sample: Sample) -> int:
         seen = self.senses.see(sample)
@@ -45,13 +45,13 @@ class Peer:
         return min(max(wanted, setting.min_workers), setting.max_workers)
 
     def want(self, seen: Seen) -> int:
-        """The number of workers that the law asks for."""
+        """Return the number of workers that the policy requests."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class Constant(Peer):
-    """So many, always: a bound, what a profile advised, or the best in hindsight."""
+    """A constant number: a bound, the advice of a profile, or the best in hindsight."""
 
     workers: int = 1
 
@@ -94,7 +94,7 @@ class Hpa(Peer):
 class HpaOnIdleGpus(Hpa):
     """The HPA on an inverted metric: target ÷ GPU utilisation, so that idle GPUs add workers.
 
-    Source: as `Hpa`, with a DCGM series turned round by the metrics adapter's rule.
+    Source: as `Hpa`, with a DCGM series that the metrics adapter inverts.
     """
 
     target: float = 0.9
@@ -107,10 +107,10 @@ class HpaOnIdleGpus(Hpa):
 
 @dataclass(slots=True)
 class Keda(Hpa):
-    """KEDA's external metric by AverageValue: ⌈places of the queue that are free ÷ target⌉.
+    """KEDA's external metric by AverageValue: ⌈free places of the queue ÷ target⌉.
 
-    Source: keda.sh, «Scaling Deployments», metricType AverageValue; free places, since a queue
-    before the trainers is to be full.
+    Source: keda.sh, «Scaling Deployments», metricType AverageValue; free places, because the queue
+    before the trainers should be full.
     """
 
     target: float = 1.0
@@ -121,7 +121,7 @@ class Keda(Hpa):
 
 @dataclass(slots=True)
 class QueuePi(Peer):
-    """A proportional-integral controller on the queue's fill, its integral held at the bounds.
+    """A proportional-integral controller on the queue's fill, with a bounded integral.
 
     Source: Åström and Hägglund, «PID Controllers», 1995, the discrete velocity form.
     """
@@ -150,10 +150,10 @@ class QueuePi(Peer):
 
 @dataclass(slots=True)
 class Dask(Peer):
-    """dask's adaptive scaling: work that is known of, finished within a target duration.
+    """dask's adaptive scaling: finish the known work within a target duration.
 
-    ⌈occupancy ÷ target duration⌉, a worker for each task at most; fewer only after three times in
-    a row, as `wait_count` says; dask-kubernetes takes at most a quarter away at a time.
+    ⌈occupancy ÷ target duration⌉, at most one worker per task; fewer only after three times in a
+    row (`wait_count`); dask-kubernetes removes at most a quarter at a time.
     Source: docs.dask.org, «Adaptive deployments»; distributed `Scheduler.adaptive_target`;
     kubernetes.dask.org, `DaskAutoscaler`.
     """
@@ -179,9 +179,9 @@ class Dask(Peer):
 
 @dataclass(slots=True)
 class RayAutoscaler(Peer):
-    """Ray's autoscaler: nodes for tasks that fit nowhere; a node idle for 60 s goes.
+    """Ray's autoscaler: add nodes for tasks that fit nowhere; remove a node that idles for 60 s.
 
-    Which nodes idle is told as if Ray packed tasks on as few as it can, in the law's favour.
+    Idle nodes are counted as if Ray packed tasks on as few nodes as possible, in its favour.
     Source: docs.ray.io, «KubeRay autoscaling», `idleTimeoutSeconds`, and `upscalingMode`, which is
     not limited by default and, if `Conservative`, to as many pending as there are.
     """
@@ -208,10 +208,10 @@ def _count_idle(seen: Seen) -> int:
 
 @dataclass(slots=True)
 class RayDataUtilisation(Peer):
-    """Ray Data's cluster autoscaler by use: at 75 % of a resource one node more of each kind.
+    """Ray Data's cluster autoscaler by utilisation: at 75 % of a resource, one node more.
 
-    Asked every 10 s at most. Its request is kept for 180 s of less use, then Ray's autoscaler takes
-    away what is idle for 60 s.
+    It runs every 10 s at most. A request is kept for 180 s of lower utilisation; then Ray's
+    autoscaler removes nodes that idle for 60 s.
     Source: ray 2.60, `ray/data/_internal/cluster_autoscaler/default_cluster_autoscaler_v2.py`.
     """
 
@@ -236,10 +236,10 @@ class RayDataUtilisation(Peer):
 
 @dataclass(slots=True)
 class RayDataRate(Peer):
-    """Ray Data's rate-based autoscaler: resources for twice the rate that those there can give.
+    """Ray Data's rate-based autoscaler: resources for twice the rate of the present ones.
 
-    Only up, and only while half of a resource is in use, below which the last request is sent
-    again; asked every 10 s at most.
+    Only up, and only while half of a resource is in use; below that, it repeats the last request.
+    It runs every 10 s at most.
     Source: ray 2.60, `ray/data/_internal/cluster_autoscaler/rate_based_cluster_autoscaler.py`, its
     default; one operator reads and works, so the throughput that is optimal is its tasks'.
     """
@@ -257,10 +257,9 @@ class RayDataRate(Peer):
 class Cachew(Peer):
     """Cachew's hill climb on the time of a batch, a worker at a time.
 
-    Up while it falls by more than 7 %; once it no longer does, a step back. Down while it rises by
-    less than 3 %. After 20 stable reports it opens again: a queue one and a half times as long as
-    at the number it came to rest at looks downwards, a batch that takes as much longer upwards.
-    Reports that differ by more than 120 % are thrown away.
+    Up while it falls by more than 7 %, then one step back. Down while it rises by less than 3 %.
+    After 20 stable reports it starts again: downwards if the queue is 1.5 times as long as at rest,
+    upwards if a batch takes 1.5 times as long. Reports that differ by more than 120 % are dropped.
     Source: Graur et al., «Cachew», USENIX ATC 2022, section 4.2, and its release, eth-easl/cachew,
     `tensorflow/core/data/service/easl/scaling_utils.cc`.
     """
@@ -280,7 +279,7 @@ class Cachew(Peer):
 
     def want(self, seen: Seen) -> int:
         if seen.ready != seen.desired:
-            return seen.desired  # it waits until the number is what it asked for
+            return seen.desired  # it waits until the number is the requested one
         if self._last is not None and self._last.ready != seen.ready:
             self._other = self._last
         is_first, self._last = self._last is None, seen
@@ -293,7 +292,7 @@ class Cachew(Peer):
     def _climb(self, seen: Seen) -> int:
         before = self._other
         if before is None:
-            return self._settle(seen)  # more were asked for, but there are none
+            return self._settle(seen)  # more were requested, but none started
         change = 1.0 - seen.batch_seconds / before.batch_seconds
         if abs(change) > 1.2:
             return seen.desired
@@ -326,8 +325,8 @@ class Cachew(Peer):
 class TfDataService(Peer):
     """tf.data service's optimal number: ⌈Σ consumers' rates ÷ a worker's throughput⌉.
 
-    Both are means over a while: a consumer's of its last 100 batches, a worker's an exponential
-    one. It exports the number and moves nothing; here it is done at once.
+    Both are means: a consumer's over its last 100 batches, a worker's is exponential. It only
+    exports the number; here the number is applied at once.
     Source: tensorflow `core/data/service/auto_scaler.cc`; `core/framework/model.cc`, gap times.
     """
 

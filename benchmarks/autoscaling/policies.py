@@ -1,4 +1,4 @@
-"""The laws by name, and the grids on which the peers' settings are tuned."""
+"""All policies by name, and the grids on which the peers' settings are tuned."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from itertools import product
 from typing import Any, Final
 
 from benchmarks.autoscaling import oracles, ours, peers
-from dataset_operator.simulation.loop import Law
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
+from dataset_operator.simulation.loop import AutoscalingPolicy
 
-MakeLaw = Callable[..., Law]
+MakePolicy = Callable[..., AutoscalingPolicy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Attributes:
 
-    name: in results.
-    make: of a cluster and the settings of its grid.
-    grid: values by the name of each setting; empty: there is nothing to tune.
-    is_oracle: knows what no law can.
-    is_ablation: ours without one of its rules.
+    name: name in the results.
+    make: builds it from a cluster and the settings of its grid.
+    grid: values by the name of each setting; empty: nothing is tuned.
+    is_oracle: True if it knows what no policy can.
+    is_ablation: True if it is ours without one rule.
     """
 
     name: str
-    make: MakeLaw
+    make: MakePolicy
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     is_oracle: bool = False
     is_ablation: bool = False
 
     def settings(self) -> list[dict[str, Any]]:
-        """Every combination of the grid."""
+        """Return every combination of the grid."""
         names = list(self.grid)
         return [dict(zip(names, values, strict=True)) for values in product(*self.grid.values())]
 
@@ -43,16 +43,16 @@ LATENCY_ORACLE: Final = "latency oracle"
 BEST_CONSTANT: Final = "best constant in hindsight"
 
 
-def _least(cluster: Cluster) -> Law:
+def _least(cluster: Cluster) -> AutoscalingPolicy:
     return peers.Constant(cluster, workers=cluster.setting.min_workers)
 
 
-def _most(cluster: Cluster) -> Law:
+def _most(cluster: Cluster) -> AutoscalingPolicy:
     return peers.Constant(cluster, workers=cluster.setting.max_workers)
 
 
-def _advised(cluster: Cluster) -> Law:
-    """Advice of `lastmile profile` at the start of a run: ⌈D (1 + h) ÷ μ⌉, storage apart."""
+def _advised(cluster: Cluster) -> AutoscalingPolicy:
+    """Return the constant that `lastmile profile` advises: ⌈D (1 + h) ÷ μ⌉ without storage."""
     phase = cluster.setting.phases[0]
     step = phase.step_seconds + sum(phase.waits.values())
     demand = cluster.setting.batch_rows / step

@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.records import Document
 
 _PRICES: Final = ("5", "20", "50")
-# How the figures of a bar are told, by their unit.
+# Formats of the figures of a target, by their unit.
 _SHOW: Final[dict[str, Callable[[float], str]]] = {
     "share": lambda value: f"{value:.1%}",
     "hours": lambda value: f"{value:+.2f} h",
@@ -18,73 +18,74 @@ _SHOW: Final[dict[str, Callable[[float], str]]] = {
 
 
 def build_markdown(results: Document) -> str:
-    """The page: bars and where they are missed, costs, laws over all cells, ours by scenario."""
-    parts = (_head, _bars, _misses, _costs, _laws, _scenarios)
+    """Return the page: targets, missed cells, costs, all policies, and ours by scenario."""
+    parts = (_head, _targets, _misses, _costs, _policies, _scenarios)
     return "\n".join(line for part in parts for line in part(results)) + "\n"
 
 
 def _head(results: Document) -> Iterator[str]:
-    yield "# Laws of scaling\n"
+    yield "# Autoscaling policies\n"
     yield f"Do not edit; made by `{results['command']}` at commit {results['commit']},"
     yield f"{results['finishedAt']}. {results['numRuns']:,} simulated runs,"
-    yield f"{results['seeds']} seeds a cell ({results['ablationSeeds']} of laws without a rule); a"
+    yield f"{results['seeds']} seeds a cell ({results['ablationSeeds']} without a rule). A"
     yield "cell is a scenario with a delay L, from a pod's request to its first batch, and a noise."
-    yield "Bounds are of 95 % intervals over seeds, which all laws share.\n"
+    yield "Bounds are those of 95 % intervals over seeds, which all policies share.\n"
     if not results["isWhole"]:
-        yield "**Indicative**: not all scenarios and laws, or fewer seeds than bars ask for.\n"
-    for law in results["laws"]:
-        if law["cut_off"]:
-            yield f"**{law['policy']}: {law['cut_off']} runs were cut off before all rows were"
-            yield "trained; their cells are left out wherever it is compared.**\n"
+        yield "**Indicative**: not all scenarios and policies, or too few seeds.\n"
+    for policy in results["policies"]:
+        if policy["cut_off"]:
+            yield f"**{policy['policy']}: {policy['cut_off']} runs were stopped before all rows"
+            yield "were trained. Their cells are left out of its comparisons.**\n"
 
 
-def _bars(results: Document) -> Iterator[str]:
-    yield "| bar | asked | worst cell | where | cells met |"
+def _targets(results: Document) -> Iterator[str]:
+    yield "| target | limit | worst cell | where | cells met |"
     yield "|---|---|---|---|---|"
-    for bar in results["bars"]:
-        worst, show = bar["worst"], _SHOW[bar["unit"]]
-        met = f"{bar['num_met']} of {bar['num_cells']}"
-        where = f"{worst['scenario']}, {_column(worst)}"
-        yield f"| {bar['bar']} | {bar['asked']} | {show(worst['measured'])} | {where} | {met} |"
+    for target in results["targets"]:
+        scenario, delay, noise, measured = target["worst"]
+        met = f"{target['numMet']} of {target['numCells']}"
+        figure = _SHOW[target["unit"]](measured)
+        where = f"{scenario}, {_column((delay, noise))}"
+        yield f"| {target['name']} | {target['limit']} | {figure} | {where} | {met} |"
     rivals = [c for c in results["comparisons"] if c["is_rival"]]
     for price in _PRICES:
         mine = [c for c in rivals if str(c["price"]) == price]
         if mine:
             worst = max(mine, key=lambda c: c["high"])
-            met = f"{sum(c['high'] < 1.0 for c in mine)} of {len(mine)} laws"
-            bar = f"cost a row over all cells below every other law's, GPU at {price} workers"
-            yield f"| {bar} | upper bound < 1 | {worst['high']:.3f} | {worst['policy']} | {met} |"
+            met = f"{sum(c['high'] < 1.0 for c in mine)} of {len(mine)} policies"
+            name = f"cost per row over all cells below every other policy's, GPU at {price} workers"
+            yield f"| {name} | upper bound < 1 | {worst['high']:.3f} | {worst['policy']} | {met} |"
 
 
 def _misses(results: Document) -> Iterator[str]:
     """Yield the missed targets, cell by cell."""
-    missed = [bar for bar in results["bars"] if bar["misses"]]
+    missed = [target for target in results["targets"] if target["misses"]]
     if not missed:
         return
     columns = sorted(
-        {(v["provisioning_delay_seconds"], v["noise_percent"]) for b in missed for v in b["misses"]}
+        {(delay, noise) for target in missed for _, delay, noise, _ in target["misses"]}
     )
-    yield "\n## Bars that are missed\n"
-    yield "What was measured in each cell that misses a bar; · is met.\n"
-    for bar in missed:
-        show = _SHOW[bar["unit"]]
-        yield f"\n{bar['bar'][0].upper()}{bar['bar'][1:]} (asked: {bar['asked']})\n"
-        yield "| scenario | " + " | ".join(f"L {start:g} s, {n} %" for start, n in columns) + " |"
+    yield "\n## Missed targets\n"
+    yield "The figure of each cell that misses a target; · is met.\n"
+    for target in missed:
+        show = _SHOW[target["unit"]]
+        yield f"\n{target['name'][0].upper()}{target['name'][1:]} (limit: {target['limit']})\n"
+        yield "| scenario | " + " | ".join(map(_column, columns)) + " |"
         yield "|---" * (len(columns) + 1) + "|"
-        for scenario in dict.fromkeys(verdict["scenario"] for verdict in bar["misses"]):
+        for scenario in dict.fromkeys(miss[0] for miss in target["misses"]):
             figures = {
-                (v["provisioning_delay_seconds"], v["noise_percent"]): show(v["measured"])
-                for v in bar["misses"]
-                if v["scenario"] == scenario
+                (delay, noise): show(measured)
+                for name, delay, noise, measured in target["misses"]
+                if name == scenario
             }
             yield f"| {scenario} | " + " | ".join(figures.get(c, "·") for c in columns) + " |"
 
 
 def _costs(results: Document) -> Iterator[str]:
-    yield "\n## Lastmile's cost a row over each other law's\n"
+    yield "\n## Lastmile's cost per row relative to each other policy's\n"
     yield "Geometric mean over cells with its 95 % interval, and in how many of the cells it costs"
     yield "less; below 1 is better. J = (GPU seconds · price + worker seconds) ÷ rows.\n"
-    yield "| law | GPU at 5 workers | | at 20 | | at 50 | |"
+    yield "| policy | GPU at 5 workers | | at 20 | | at 50 | |"
     yield "|---|---|---|---|---|---|---|"
     by = {(c["policy"], str(c["price"])): c for c in results["comparisons"]}
     for policy in dict.fromkeys(c["policy"] for c in results["comparisons"]):
@@ -99,34 +100,35 @@ def _ratio(found: Document | None) -> str:
     return f"{bounds} | {found['cheaper']} of {found['cells']}"
 
 
-def _laws(results: Document) -> Iterator[str]:
-    yield "\n## Laws over all cells\n"
-    yield "Means, of cost a row geometric; worker hours and cost a row over the latency oracle's."
-    yield "Settings are those that were best in tuning.\n"
+def _policies(results: Document) -> Iterator[str]:
+    yield "\n## All policies over all cells\n"
+    yield "Means (geometric for costs); worker hours and cost per row are relative to the latency"
+    yield "oracle's. Settings are those that were best in tuning.\n"
     yield (
-        "| law | idle share | worker hours | cost, GPU at 5 | 20 | 50 | reversals an hour | moves "
-        "| seeds | settings |"
+        "| policy | idle share | worker hours | cost, GPU at 5 | 20 | 50 | reversals per hour "
+        "| moves | seeds | settings |"
     )
     yield "|---|---|---|---|---|---|---|---|---|---|"
-    for law in results["laws"]:
-        costs = " | ".join(f"{law['cost'][price]:.3f}" for price in _PRICES)
-        settings = ", ".join(f"{name} {value:g}" for name, value in law["settings"].items())
+    for policy in results["policies"]:
+        costs = " | ".join(f"{policy['cost'][price]:.3f}" for price in _PRICES)
+        settings = ", ".join(f"{name} {value:g}" for name, value in policy["settings"].items())
         yield (
-            f"| {law['policy']} | {law['idle_share']:.1%} | {law['worker_hours_ratio']:.2f} "
-            f"| {costs} | {law['reversals_per_hour']:.2f} | {law['moves']:.1f} | {law['seeds']} "
-            f"| {settings} |"
+            f"| {policy['policy']} | {policy['idle_share']:.1%} "
+            f"| {policy['worker_hours_ratio']:.2f} | {costs} "
+            f"| {policy['reversals_per_hour']:.2f} | {policy['moves']:.1f} "
+            f"| {policy['seeds']} | {settings} |"
         )
 
 
 def _scenarios(results: Document) -> Iterator[str]:
     yield "\n## Lastmile by scenario\n"
-    yield "The worst of all delays and noises. Settling: the longest after any change until the"
-    yield "number stays within one of ⌈D (1 + h) ÷ μ⌉ with true values, median of the seeds;"
-    yield "unsettled: seeds in which it was not before the next change. Overshoot: workers that an"
-    yield "upward move led above that number.\n"
+    yield "The worst cell of each scenario. Settling: the longest time after a change until the"
+    yield "number stays within one of ⌈D (1 + h) ÷ μ⌉ with true values, median of the seeds."
+    yield "Unsettled: share of seeds that did not settle before the next change. Overshoot: workers"
+    yield "above that number after an upward move.\n"
     yield (
         "| scenario | idle above the oracle's | worker hours | settling | unsettled | overshoot "
-        "| reversals an hour | moves |"
+        "| reversals per hour | moves |"
     )
     yield "|---|---|---|---|---|---|---|---|"
     for row in results["scenarios"]:
@@ -140,5 +142,5 @@ def _scenarios(results: Document) -> Iterator[str]:
         )
 
 
-def _column(verdict: Document) -> str:
-    return f"L {verdict['provisioning_delay_seconds']:g} s, {verdict['noise_percent']} %"
+def _column(cell: tuple[float, int]) -> str:
+    return f"L {cell[0]:g} s, {cell[1]} %"

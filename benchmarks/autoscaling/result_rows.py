@@ -1,4 +1,4 @@
-"""From measures of all seeds to a row for each policy and cell, against the latency oracle's."""
+"""Turns the measures of all seeds into a row per policy and cell, against the latency oracle."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.autoscaling.policies import LATENCY_ORACLE
 from benchmarks.autoscaling.scenarios import CellKey
 from dataset_operator.simulation.measures import Measures
 
-# Of a GPU second in worker seconds.
+# Prices of a GPU second, in worker seconds.
 PRICES: Final = (5, 20, 50)
 NUM_GPUS: Final = 8
 MAX_HOURS_RATIO: Final = 1.10
-# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; past the end the last one is used,
-# which is a little too wide.
+# 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom. Beyond the end the last one is
+# used, which is slightly too wide.
 _T_975: Final = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -27,9 +27,9 @@ _T_975: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A policy in a cell: measures by price of a GPU, seed by seed.
+    """Measures of a policy in a cell, by price of a GPU and by seed.
 
-    Only the best constant in hindsight has others at another price.
+    Only those of the best constant in hindsight depend on the price.
     """
 
     by_price: Mapping[int, Sequence[Measures]]
@@ -37,16 +37,16 @@ class Measured:
 
     @property
     def measures(self) -> Sequence[Measures]:
-        """At the price in the middle."""
+        """Measures at the middle price."""
         return self.by_price[PRICES[len(PRICES) // 2]]
 
     @property
     def num_cut_off(self) -> int:
-        """Seeds with which not all rows were trained, so that nothing can be compared."""
+        """Number of seeds with which not all rows were trained; they cannot be compared."""
         return max(sum(not m.has_ended for m in measured) for measured in self.by_price.values())
 
     def log_costs(self, price: int) -> list[float]:
-        """Logarithms of the cost a row, by seed."""
+        """Return the logarithms of the cost per row, by seed."""
         return [math.log(m.cost_per_row(NUM_GPUS, price)) for m in self.by_price[price]]
 
 
@@ -59,14 +59,14 @@ class Row:
 
     Attributes:
         idle_excess_high, worker_hours_excess: upper bounds of the mean's 95 % interval.
-        worker_hours_excess: hours beyond 1.10 of the oracle's plus one worker, a run's.
-        settling_seconds: the median over the seeds; None: none ever settled.
-        unsettled_share: of seeds, in which it did not settle after some change.
+        worker_hours_excess: hours of a run beyond 1.10 of the oracle's plus one worker.
+        settling_seconds: the median over the seeds; None: no seed settled.
+        unsettled_share: share of the seeds that did not settle after some change.
         overshoot_workers: the mean over the seeds.
-        late_steps_share: of changes of the truth, those not answered in time; None: there are none.
-        turned_hours_share: of all seeds' hours, those with a reversal.
-        most_up_moves: of any seed.
-        cut_off: seeds with which not all rows were trained.
+        late_steps_share: share of the changes that were not followed in time; None: no changes.
+        turned_hours_share: share of all seeds' hours with a reversal.
+        most_up_moves: the most of any seed.
+        cut_off: number of seeds with which not all rows were trained.
     """
 
     scenario: str
@@ -98,7 +98,7 @@ class Row:
 
 
 def make_rows(results: Results) -> list[Row]:
-    """A row for each policy and cell."""
+    """Return a row for each policy and cell."""
     return [
         _make_row(cell, policy, measured, by_policy[LATENCY_ORACLE])
         for cell, by_policy in results.items()
@@ -152,7 +152,7 @@ def log_ratios(mine: Measured, other: Measured, price: int) -> list[float]:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """The mean of two values or more, and the half width of its 95 % interval."""
+    """Return the mean of two or more values, and the half width of its 95 % interval."""
     quantile = _T_975[min(len(values) - 1, len(_T_975)) - 1]
     error = statistics.stdev(values) / math.sqrt(len(values))
     return statistics.fmean(values), quantile * error

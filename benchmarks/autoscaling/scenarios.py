@@ -1,7 +1,7 @@
 """The benchmark's scenarios, each at least two hours long with rows always ready.
 
-At first a run needs `NEED` workers, all busy, and has ⌈NEED (1 + h)⌉; changes are far apart, but
-for the ramp's, and come at the same row for every law, so that all train the same rows.
+At first a run requires `REQUIRED` busy workers, and has ⌈REQUIRED (1 + h)⌉. Changes are far apart,
+except those of the ramp. They come at the same row for every policy: all train the same rows.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from dataset_operator.simulation.setting import Loss, Phase, Setting
 
 START_SECONDS: Final = (5.0, 30.0, 120.0, 300.0)
 NOISE_PERCENT: Final = (5, 20)
-NEED: Final = 8.0
+REQUIRED: Final = 8.0
 STEP_SECONDS: Final = 0.5
 BATCH_ROWS: Final = 4096.0
 DEMAND: Final = BATCH_ROWS / STEP_SECONDS  # rows per second
 MINUTE: Final = 60.0
 HOURS_2: Final = 120.0 * MINUTE
-_ROW_SECONDS: Final = NEED / DEMAND
+_ROW_SECONDS: Final = REQUIRED / DEMAND
 _FIRST: Final = 9  # ⌈8 · 1.075⌉
-# Pods of both experiments together: enough for what both need at first, not for 18 and 9 of them.
+# Pods of both experiments together: enough for both at first, but not for 18 and 9 of them.
 _QUOTA: Final = 22
 
 
@@ -33,11 +33,11 @@ CellKey = tuple[str, float, int]
 class Scenario:
     """Attributes:
 
-    name: in results.
-    build: the setting, without delay and noise.
-    build_other: of another experiment on the same quota, under a law of the same kind.
-    is_trap: more workers would help nothing: one probe at most.
-    is_stationary: nothing changes that a law should answer to.
+    name: name in the results.
+    build: builds the setting, without delay and noise.
+    build_other: builds another experiment on the same quota, under a policy of the same kind.
+    is_trap: True if more workers help nothing, so that one probe is the limit.
+    is_stationary: True if nothing changes that a policy should follow.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Cell:
 
     @property
     def key(self) -> CellKey:
-        """By names, as results have it."""
+        """The cell by names, as in the results."""
         return self.scenario.name, self.start_seconds, self.noise_percent
 
     def settings(self) -> list[Setting]:
@@ -71,7 +71,7 @@ class Cell:
 
 
 def _after(minutes: float) -> float:
-    """The row that comes so late where no rows are ever missing and steps take their usual time."""
+    """Return the row at this time, if rows are always ready and steps take the usual time."""
     return minutes * MINUTE * DEMAND
 
 
@@ -118,7 +118,7 @@ def costly_rows() -> Setting:
 
 
 def ramp() -> Setting:
-    """Rows become dearer by a fifth every five minutes for an hour."""
+    """Rows become more expensive by a fifth every five minutes for an hour."""
     phases = [_phase(), *(_phase(30 + 5 * i, cost=1.0 + 0.2 * i) for i in range(1, 13))]
     return _plain(phases=tuple(phases), rows=_after(150))
 
@@ -129,9 +129,12 @@ def short_epochs() -> Setting:
 
 
 def cold_start() -> Setting:
-    """It begins with the least, and needs 30 times that."""
+    """A run begins with the fewest workers, and requires 30 times that."""
     return _plain(
-        phases=(_phase(cost=30.0 / NEED),), first_workers=1, min_workers=1, rows=HOURS_2 * DEMAND
+        phases=(_phase(cost=30.0 / REQUIRED),),
+        first_workers=1,
+        min_workers=1,
+        rows=HOURS_2 * DEMAND,
     )
 
 
@@ -172,12 +175,12 @@ def outage() -> Setting:
 
 
 def gpu_absent() -> Setting:
-    """The GPU series is not there, and the need doubles."""
+    """The GPU series is absent, and the required workers double."""
     return replace(costly_rows(), gpu="absent")
 
 
 def gpu_zero() -> Setting:
-    """The GPU series is 0 on nodes whose NVML gives nothing, and the need doubles."""
+    """The GPU series is 0 on nodes whose NVML reports nothing, and the required workers double."""
     return replace(costly_rows(), gpu="zero")
 
 
@@ -192,7 +195,7 @@ def churn() -> Setting:
 
 
 def long_steps() -> Setting:
-    """Steps of 30 s, two control periods each, and twice as many workers are needed for a while."""
+    """Steps take 30 s, two control periods, and the required workers double for a while."""
     slow = 30.0 / STEP_SECONDS
     phases = (_phase(step=slow), _phase(45, step=slow, cost=2.0), _phase(45 + 45, step=slow))
     large = {"batch_rows": slow * BATCH_ROWS, "credit_units": 256}  # two batches of units
@@ -200,12 +203,12 @@ def long_steps() -> Setting:
 
 
 def slow_warm_up() -> Setting:
-    """A worker is slow for its first 90 s, and twice as many are needed later."""
+    """A worker is slow for its first 90 s, and the required workers double later."""
     return replace(costly_rows(), warm_seconds=90.0, warm_speed=0.3)
 
 
 def two_speeds() -> Setting:
-    """Two workers in five have half the speed, and twice as many are needed later."""
+    """Two workers in five have half the speed, and the required workers double later."""
     return replace(costly_rows(), slow_share=0.4, slow_speed=0.5, first_workers=12)
 
 
@@ -215,12 +218,12 @@ def heavy_tail() -> Setting:
 
 
 def max_reached() -> Setting:
-    """maxReplicas is below the need."""
+    """maxReplicas is below the required workers."""
     return _plain(max_workers=6, first_workers=4)
 
 
 def operator_restart() -> Setting:
-    """The process of the law begins anew every 20 minutes, and the need doubles for a while."""
+    """The operator restarts every 20 minutes, and the required workers double for a while."""
     return replace(costly_rows(), restarts=tuple(20.0 * MINUTE * i for i in range(1, 10)))
 
 
@@ -230,13 +233,13 @@ def never_scheduled() -> Setting:
 
 
 def shared_quota() -> Setting:
-    """The need doubles when another experiment holds most of what is left of the quota."""
+    """The required workers double while another experiment holds most of the free quota."""
     phases = (_phase(), _phase(45, cost=2.0), _phase(45 + 95))
     return _plain(phases=phases, rows=_after(45 + 95 + 45), schedulable=_QUOTA)
 
 
 def other_on_quota() -> Setting:
-    """The other experiment on the quota: its need halves for a while."""
+    """The other experiment on the quota, whose required workers halve for a while."""
     phases = (_phase(), _phase(92, cost=0.5), _phase(140))
     return _plain(phases=phases, rows=_after(45 + 95 + 45), schedulable=_QUOTA)
 

@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 
 from dataset_operator.autoscaling.signals import Sample, measure_between
 from dataset_operator.simulation import events
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One period.
+    """Signals of one period.
 
     Attributes:
-        busy: of ready workers' time, 0 to 1: their CPU use.
+        busy: share of the ready workers' time, 0 to 1: their CPU use.
         rate: rows per second that the trainers took.
         batch_seconds: from one batch to the next.
-        wait_share: of the trainers' time.
+        wait_share: share of the trainers' time.
         worker_rate: rows per second of one busy worker.
-        fill: of the queue, 0 to 1.
-        free_units: that could be made before the queue is full.
-        unit_seconds: of one worker for one unit.
+        fill: fill of the queue, 0 to 1.
+        free_units: units that fit into the queue.
+        unit_seconds: seconds of one worker for one unit.
     """
 
     at: float
@@ -45,15 +45,15 @@ class Seen:
 
 @dataclass(slots=True)
 class Senses:
-    """Makes `Seen` of samples; None while something is not known."""
+    """Turns samples into `Seen`; None while a signal is unknown."""
 
     cluster: Cluster
     _last: Sample | None = field(init=False, default=None)
     _held: tuple[float, float] = field(init=False, default=(0.0, 0.0))
 
     def _read_held(self) -> tuple[float, float]:
-        """Seconds that workers were kept from handing over, and that they were up."""
-        sums = self.cluster.plant.sums
+        """Return the seconds in which workers were blocked, and in which they were ready."""
+        sums = self.cluster.state.sums
         return float(sums[events.HELD]), float(sums[events.READY_SECONDS])
 
     def see(self, sample: Sample) -> Seen | None:
@@ -62,7 +62,7 @@ class Senses:
         held_before, self._held = self._held, self._read_held()
         if interval is None or interval.made_rows <= 0.0 or interval.steps < 1.0:
             return None
-        given, marks = self.cluster.given, self.cluster.plant.marks
+        given, marks = self.cluster.given, self.cluster.state.marks
         queued = float(marks[events.QUEUE_UNITS])
         held, up = (now - then for now, then in zip(self._held, held_before, strict=True))
         rate = interval.made_rows / max(interval.busy_seconds, 1e-9)
@@ -83,13 +83,13 @@ class Senses:
         )
 
     def _read_gpu(self, sample: Sample) -> float | None:
-        """The raw series: our source tells a 0 without NVML from a real one, no peer does."""
+        """Return the raw series: only our source knows that a 0 without NVML is not real."""
         return 0.0 if self.cluster.setting.gpu == "zero" else sample.gpu_utilization
 
 
 @dataclass(slots=True)
 class Window:
-    """Values of the last so many seconds."""
+    """Values of a window of time."""
 
     seconds: float
     _values: deque[tuple[float, float]] = field(default_factory=deque)

@@ -1,7 +1,7 @@
-"""Simulations side by side: a job is a cell, a policy with its settings, and a seed.
+"""Runs simulations in parallel: a job is a cell, a policy with its settings, and a seed.
 
-What a job gave is written down at once, by the sources that gave it, so that a run that was broken
-off goes on where it was.
+Results are written at once into a journal that is named by a hash of the sources, so that an
+interrupted benchmark continues where it was.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from dataset_operator.simulation.measures import Measures, measure, measure_toge
 
 _POLICIES: Final = {policy.name: policy for policy in POLICIES}
 _SCENARIOS: Final = {scenario.name: scenario for scenario in SCENARIOS}
-# Jobs that a process takes at a time: each is a twentieth of a second.
+# Jobs that a process takes at a time; each takes about a twentieth of a second.
 _CHUNK: Final = 32
 _PROGRESS_SECONDS: Final = 30.0
-# A law that leaves trainers to starve trains all rows too, however long that takes. Of all cells
-# the worst is a cold start that stays at one worker of thirty.
+# A policy that starves the trainers trains all rows too, however long that takes. The worst of all
+# cells is a cold start that stays at one worker of thirty.
 MAX_STRETCH: Final = 100.0
-# Modules of this package on which no measure depends.
+# Modules of this package that change no measure.
 _JUDGES: Final = {
     *("command.py", "course.py", "figure.py", "judging.py", "report.py", "result_rows.py"),
 }
@@ -41,7 +41,7 @@ _JUDGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """By names, so that it travels to another process."""
+    """A simulation by names, which are sent to another process."""
 
     scenario: str
     start_seconds: float
@@ -56,12 +56,12 @@ class Job:
 
 
 def job_of(cell: Cell, policy: str, settings: dict[str, Any], seed: int) -> Job:
-    """The job of a cell."""
+    """Return the job of a cell."""
     return Job(*cell.key, policy=policy, settings=tuple(sorted(settings.items())), seed=seed)
 
 
 def trace_job(job: Job) -> list[Trace]:
-    """Simulate it: a trace for each run of its cell."""
+    """Simulate a job; return a trace for each run of its cell."""
     scenario = _SCENARIOS[job.scenario]
     cell = Cell(scenario=scenario, start_seconds=job.start_seconds, noise_percent=job.noise_percent)
     policy, settings = _POLICIES[job.policy], dict(job.settings)
@@ -74,19 +74,19 @@ def trace_job(job: Job) -> list[Trace]:
 
 
 def run_job(job: Job) -> Measures:
-    """Simulate it and measure."""
+    """Simulate a job; return its measures."""
     traces = trace_job(job)
     return measure(traces[0]) if len(traces) == 1 else measure_together(traces)
 
 
 @dataclass(slots=True)
 class Runner:
-    """Runs jobs by several processes, none of them twice.
+    """Runs jobs in several processes, each job once.
 
     Attributes:
-        folder: where what jobs gave is kept; None: nowhere.
+        folder: folder of the journal; None: no journal.
         niceness: added to that of the processes.
-        num_runs: simulations that were asked for.
+        num_runs: number of requested simulations.
     """
 
     processes: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -99,7 +99,7 @@ class Runner:
     def __post_init__(self) -> None:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Once: sources that are edited during a run are not what it runs.
+            # Hashed once, because sources that are edited later are not those that run.
             self._path = self.folder / f"{digest_sources()}.jsonl"
             self._known = dict(_read(self._path))
 
@@ -148,7 +148,7 @@ def digest_sources() -> str:
 def _run_side_by_side(
     jobs: Sequence[Job], processes: int, niceness: int
 ) -> Iterator[tuple[Job, Measures]]:
-    """In the order in which they are done."""
+    """Yield results in the order in which they finish."""
     chunks = [jobs[i : i + _CHUNK] for i in range(0, len(jobs), _CHUNK)]
     with ProcessPoolExecutor(processes, initializer=os.nice, initargs=(niceness,)) as pool:
         waiting: set[Future[list[tuple[Job, Measures]]]] = {

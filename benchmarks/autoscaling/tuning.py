@@ -1,5 +1,6 @@
-"""The peers' settings, chosen over all scenarios on seeds that are not used again; and the constant
-that hindsight would choose for each cell, on the very seeds that are judged.
+"""Tunes the peers' settings over all scenarios, on seeds that are not used again.
+
+The best constant in hindsight is chosen for each cell, on the same seeds that are judged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TUNING_NOISE_PERCENT: Final = 20
 # Price of a GPU second in worker seconds, in the middle of those that are judged.
 TUNING_PRICE: Final = 20
 
-# Constants that are tried at first, on so many seeds of a cell.
+# Constants that are tried first, and the number of seeds for that.
 _CONSTANTS: Final = (4, 6, 8, 10, 12, 16, 22, 32, 48, 64)
 _FIRST_SEEDS: Final = 2
 
@@ -36,7 +37,7 @@ _Asking = Generator[list[Job], Mapping[Job, Measures], dict[int, int]]
 
 
 def tune(cells: Sequence[Cell], names: Sequence[str], runner: Runner) -> Chosen:
-    """For every policy of these with a grid the settings of the least mean log cost a row."""
+    """Return the settings with the least mean log cost per row, of each policy with a grid."""
     used = [
         cell
         for cell in cells
@@ -67,11 +68,11 @@ def _log_cost(measures: Measures, price: float) -> float:
 
 
 def find_best_constants(cells: Sequence[Cell], seeds: Sequence[int], runner: Runner) -> Constants:
-    """By cell and price, the number of workers that cost least over these very seeds.
+    """Return the number of workers that costs least over these seeds, by cell and price.
 
-    A few numbers are tried on two seeds; from the best of them it goes up or down by one, on these
-    and then on all seeds, until both neighbours cost more: below the need a worker fewer starves
-    the trainers longer, above it one more is paid for nothing, so there is but one such number.
+    A few numbers are tried on two seeds. From the best one the search goes up or down by one, on
+    these and then on all seeds, until both neighbours cost more. There is one such number: fewer
+    workers starve the trainers longer, and more workers cost without any use.
     """
     searches = {cell.key: _Search(cell).run(seeds) for cell in cells}
     asked = {key: next(search) for key, search in searches.items()}
@@ -90,7 +91,7 @@ def find_best_constants(cells: Sequence[Cell], seeds: Sequence[int], runner: Run
 
 
 def constant_jobs(cell: Cell, workers: int, seeds: Sequence[int]) -> list[Job]:
-    """The runs of a constant."""
+    """Return the jobs of a constant."""
     return [job_of(cell, BEST_CONSTANT, {"workers": workers}, seed) for seed in seeds]
 
 
@@ -118,7 +119,7 @@ class _Search:
         return best
 
     def _choose(self, among: Mapping[int, Sequence[int]], seeds: Sequence[int]) -> _Asking:
-        """The number of the least mean log cost, by price."""
+        """Return the number with the least mean log cost, by price."""
         wanted = sorted({workers for numbers in among.values() for workers in numbers})
         jobs = [job for workers in wanted for job in constant_jobs(self.cell, workers, seeds)]
         given = yield jobs

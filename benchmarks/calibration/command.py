@@ -17,7 +17,13 @@ from pathlib import Path
 
 from benchmarks import records
 from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS, Job, run_job
-from benchmarks.calibration.report import build_markdown, count_false_positives, count_power, draw
+from benchmarks.calibration.report import (
+    build_markdown,
+    count_false_positives,
+    count_power,
+    draw,
+    list_differences,
+)
 from pipeline_runtime.comparison.intervals import MIN_SEEDS
 
 NAME = "calibration"
@@ -51,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trainings = 2 * MIN_SEEDS * options.comparisons
     trainings += (1 + len(KEPT_SHARES)) * max(POWER_SEEDS) * options.power
     document: records.Document = {
-        "version": 1,
+        "version": 2,
         "benchmark": NAME,
         **beginning.describe(NAME, given),
         "numRows": options.rows,
         "trainings": trainings,
         "falsePositives": found,
         "power": count_power(rows),
-        "rows": [row for row in rows if row["kept_share"] == 1],
+        "rows": list_differences(rows),
     }
     records.print_results(NAME, document, options.output, build_markdown, draw)
     return 0 if all(entry["isMet"] for entry in found) else 1

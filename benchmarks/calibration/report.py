@@ -30,6 +30,15 @@ def count_false_positives(rows: Rows) -> list[Document]:
     ]
 
 
+def list_differences(rows: Rows) -> list[Document]:
+    """Return the differences of all A/A comparisons, in one row per metric."""
+    equal = [row for row in rows if row["kept_share"] == 1]
+    return [
+        {"metric": metric, "differences": [r["difference"] for r in equal if r["metric"] == metric]}
+        for metric in sorted({row["metric"] for row in equal})
+    ]
+
+
 def _count_metric(metric: str, rows: Rows) -> Document:
     count = len(rows)
     found = sum(row["verdict"] != _INCONCLUSIVE for row in rows)

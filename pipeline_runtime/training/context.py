@@ -243,7 +243,7 @@ class TrainContext:
         finally:
             seconds = time.perf_counter() - started - (self.waited.paused - paused)
             self.waited.compute += seconds
-            self.records.last_step_seconds = seconds
+            self.records.finish_step(seconds, self._lockstep.longest["production"])
             self._record_point()
 
     def _make_batch(self, rows: BatchRows | None, stream: BatchStream, collator: Collator) -> Batch:
@@ -473,6 +473,7 @@ class TrainContext:
             queue_length=stream.queue_length,
             first_batch_at=records.first_batch_at,
             last_step_seconds=records.last_step_seconds,
+            finished=records.finished,
             dropped_rows=stream.dropped_rows,
             padded_rows=records.padded_rows,
             checkpoints=self._saver.num_saved,

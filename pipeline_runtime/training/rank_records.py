@@ -27,6 +27,7 @@ class Records:
         waited: seconds of this rank's time, by how they were spent.
         first_batch_at: Unix time.
         samples: rows in this attempt; the position counts the whole run.
+        finished: steps of this attempt, with their rows and seconds without waits for production.
         pending: points that the reporting thread has not taken yet.
     """
 
@@ -37,6 +38,7 @@ class Records:
     batch_bytes: int = 0
     padded_rows: int = 0
     last_step_seconds: float = 0.0
+    finished: tuple[int, int, float] = (0, 0, 0.0)
     metrics: dict[str, float] = field(default_factory=dict)
     pending: deque[HistoryPoint] = field(default_factory=deque)
     last_point: float = 0.0
@@ -72,6 +74,17 @@ class Records:
         # A pause that ends right now may be subtracted twice; never report less than before.
         self.reported_seconds = max(self.reported_seconds, running - self.waited.paused - pausing)
         return self.reported_seconds
+
+    def finish_step(self, seconds: float, production_seconds: float) -> None:
+        """Record the end of a step; its totals are replaced at once, since a thread reads them.
+
+        Args:
+            seconds: the entrypoint's time between two batches.
+            production_seconds: the loop's waits for production so far.
+        """
+        self.last_step_seconds = seconds
+        unstarved = self.loop_seconds() - production_seconds
+        self.finished = (self.finished[0] + 1, self.samples, max(self.finished[2], unstarved))
 
     def add_batch(self, batch: Batch, rows: int) -> None:
         """Count a batch that the entrypoint gets."""

@@ -1,4 +1,4 @@
-"""Finds what keeps the trainers from more rows where more data workers would not help."""
+"""Finds the stage that limits the trainers where more data workers would not help."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataset_operator.autoscaling.signals import Sample
 
 # Ignore waits of a smaller share: the target is at most 2 % of the GPU time spent waiting.
 MIN_PRODUCTION_SHARE = 0.02
-# Trainers do not wait for readers that are blocked on output for a larger share of their time.
+# If readers are blocked on output for a larger share of their time, they are not the bottleneck.
 MAX_BLOCKED_SHARE = 0.05
-# By the runtime's name of a stage: the stage, why trainers wait in it, and what a user can do.
+# By the runtime's name of a stage: its name in the API, the cause, and the advice.
 _STAGES: dict[str, tuple[Stage, str, str]] = {
     "transfer": (
         "Transfer",
@@ -47,16 +47,20 @@ _NO_HELP = "more data workers will not help"
 
 
 def is_starved(estimate: Estimate) -> bool:
-    """Return whether the trainers certainly wait for rows that no data worker has made."""
+    """Return whether the trainers wait for rows, by the lower bound of the waits."""
     return estimate.production_low >= MIN_PRODUCTION_SHARE
 
 
 def find_bottleneck(estimate: Estimate, rules: Rules, sample: Sample) -> Bottleneck | None:
-    """Return the bottleneck; None if it is the number of data workers, or if there is none."""
+    """Return the bottleneck; None if it is the number of data workers, or if there is none.
+
+    Guards the traps in which more workers do not help: scenarios "GPU-bound model",
+    "collate-bound", "rank skew" and "straggler in order".
+    """
     if estimate.is_unbounded:
         return None  # no trainer waits
     if is_starved(estimate):
-        return _find_where_rows_are_held(estimate, rules)
+        return _find_blocking_stage(estimate, rules)
     stage, share = _largest_wait(estimate)
     if share >= MIN_PRODUCTION_SHARE:
         name, cause, advice = _STAGES.get(stage, _MODEL)
@@ -72,10 +76,11 @@ def find_bottleneck(estimate: Estimate, rules: Rules, sample: Sample) -> Bottlen
     return None
 
 
-def _find_where_rows_are_held(estimate: Estimate, rules: Rules) -> Bottleneck | None:
-    """Return the bottleneck between readers that hold finished rows and trainers that wait.
+def _find_blocking_stage(estimate: Estimate, rules: Rules) -> Bottleneck | None:
+    """Return the stage between readers with finished rows and trainers that wait for rows.
 
-    None if the readers are hardly blocked: then more data workers help.
+    None if the readers are hardly blocked: then more data workers help. Guards "straggler in
+    order", where one slow worker makes all others wait.
     """
     if estimate.blocked_share <= MAX_BLOCKED_SHARE:
         return None

@@ -1,6 +1,6 @@
-"""From a recommendation to a number of workers: stabilise, limit the rate, clamp.
+"""Turns a recommendation into a number of workers: stabilise, limit the rate, clamp.
 
-Each takes a number and returns one, with the reason if that is another. The rules are those of the
+Each step takes a number and returns one, with a reason if it differs. The steps are those of the
 HorizontalPodAutoscaler's `behavior` (kubernetes, pkg/controller/podautoscaler/horizontal.go).
 """
 
@@ -27,7 +27,7 @@ from dataset_operator.autoscaling.intervals import Memory, Move
 def constrain(
     wanted: int, current: int, memory: Memory, rules: Rules, now: float
 ) -> tuple[int, Verdict | None]:
-    """The whole chain; of the rules that changed the number the last one is told."""
+    """Apply all steps; return the number, and the last step that changed it."""
     answer = clamp(wanted, rules)
     workers, limited = answer.workers, answer if answer.reason else None
     for step in (stabilise, limit_rate):
@@ -38,24 +38,27 @@ def constrain(
 
 
 def stabilise(wanted: int, current: int, memory: Memory, rules: Rules, now: float) -> Verdict:
-    """The most careful recommendation of the window of its direction, the latest included.
+    """Return the most careful recommendation within the window of its direction.
+
+    Without the window, noise removes workers that are needed again (scenario "heavy tail"). A
+    window that began before the policy's memory removes nothing (scenario "operator restart").
 
     Args:
-        memory: with the latest recommendation in it.
+        memory: contains the latest recommendation.
     """
     if wanted > current:
         window = rules.up.stabilization_seconds
         least = min(_recommended(memory, now - window), default=wanted)
         if least < wanted:
-            message = f"{wanted} wanted, {least} at some time of the last {window:.0f} s"
+            message = f"{wanted} wanted, but {least} at some time in the last {window:.0f} s"
             return Verdict(workers=max(least, current), reason=SCALE_UP_STABILIZED, message=message)
     elif wanted < current:
         window = rules.down.stabilization_seconds
         most = max(_recommended(memory, now - window), default=wanted)
         if now - memory.since < window:
-            most = current  # nobody knows what was recommended before
+            most = current  # the earlier recommendations are unknown
         if most > wanted:
-            message = f"{wanted} would do, {most} at some time of the last {window:.0f} s"
+            message = f"{wanted} would do, but {most} at some time in the last {window:.0f} s"
             return Verdict(
                 workers=min(most, current), reason=SCALE_DOWN_STABILIZED, message=message
             )
@@ -63,7 +66,11 @@ def stabilise(wanted: int, current: int, memory: Memory, rules: Rules, now: floa
 
 
 def limit_rate(wanted: int, current: int, memory: Memory, rules: Rules, now: float) -> Verdict:
-    """As far as the policies of the direction let it go."""
+    """Return the nearest number that the rate limits of the direction allow.
+
+    By default at most a quarter of the workers leave per window, so that a wrong estimate costs
+    little (scenario "slow warm-up").
+    """
     if wanted == current:
         return Verdict(workers=wanted, reason="", message="")
     is_up = wanted > current
@@ -77,29 +84,29 @@ def limit_rate(wanted: int, current: int, memory: Memory, rules: Rules, now: flo
     if is_up:
         most = max(current, _bound(direction, current, memory.moves, now, is_up=True))
         if wanted > most:
-            message = f"{wanted} wanted; scaleUp.policies allow {most} now"
+            message = f"{wanted} wanted, but scaleUp.policies allow {most} now"
             return Verdict(workers=most, reason=SCALE_UP_LIMIT, message=message)
         return Verdict(workers=wanted, reason="", message="")
     least = min(current, _bound(direction, current, memory.moves, now, is_up=False))
     if wanted < least:
-        message = f"{wanted} would do; scaleDown.policies allow {least} now"
+        message = f"{wanted} would do, but scaleDown.policies allow {least} now"
         return Verdict(workers=least, reason=SCALE_DOWN_LIMIT, message=message)
     return Verdict(workers=wanted, reason="", message="")
 
 
 def clamp(wanted: int, rules: Rules) -> Verdict:
-    """minReplicas to maxReplicas."""
+    """Return the nearest number from minReplicas to maxReplicas (scenario "max reached")."""
     if wanted > rules.max_workers:
-        message = f"{wanted} wanted, dataWorkers.maxReplicas is {rules.max_workers}"
+        message = f"{wanted} wanted, but dataWorkers.maxReplicas is {rules.max_workers}"
         return Verdict(workers=rules.max_workers, reason=TOO_MANY_REPLICAS, message=message)
     if wanted < rules.min_workers:
-        message = f"{wanted} would do, dataWorkers.minReplicas is {rules.min_workers}"
+        message = f"{wanted} would do, but dataWorkers.minReplicas is {rules.min_workers}"
         return Verdict(workers=rules.min_workers, reason=TOO_FEW_REPLICAS, message=message)
     return Verdict(workers=wanted, reason="", message="")
 
 
 def _recommended(memory: Memory, since: float) -> list[int]:
-    """Return the recommendations since then."""
+    """Return the recommendations that held at any time after `since`."""
     kept = memory.recommendations
     ends = [at for at, _ in kept[1:]] + [math.inf]
     return [workers for (_, workers), end in zip(kept, ends, strict=True) if end > since]
@@ -108,7 +115,7 @@ def _recommended(memory: Memory, since: float) -> list[int]:
 def _bound(
     direction: Direction, current: int, moves: tuple[Move, ...], now: float, *, is_up: bool
 ) -> int:
-    """Return the bound that the policies set on the number, by the one of `selectPolicy`."""
+    """Return the bound on the number by the rate limit that `selectPolicy` selects."""
     bounds = [_bound_of(limit, current, moves, now, is_up=is_up) for limit in direction.limits]
     is_widest = direction.select == "Max"
     return max(bounds) if is_widest == is_up else min(bounds)
@@ -117,7 +124,7 @@ def _bound(
 def _bound_of(
     limit: RateLimit, current: int, moves: tuple[Move, ...], now: float, *, is_up: bool
 ) -> int:
-    """From what there was as the period began: moves of both directions are taken back."""
+    """Return the bound of one limit, relative to the number when its period began."""
     recent = [m.after - m.before for m in moves if m.at > now - limit.period_seconds]
     start = current - sum(recent)
     if limit.type == "Workers":

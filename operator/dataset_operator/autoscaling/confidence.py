@@ -1,4 +1,4 @@
-"""Bounds of a mean of few numbers, without scipy."""
+"""Confidence bounds for the mean of a few numbers, without scipy."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ def t_quantile(degrees: int) -> float:
 
 
 def mean_of(values: list[float]) -> float:
+    """Return the arithmetic mean."""
     return sum(values) / len(values)
 
 
 def squares_of(values: list[float]) -> float:
-    """The sum of the squared distances from the mean."""
+    """Return the sum of the squared distances from the mean."""
     mean = mean_of(values)
     return sum((value - mean) ** 2 for value in values)

@@ -1,10 +1,10 @@
-"""The law for a trainer that publishes nothing of ours: GPU utilisation alone, by trying.
+"""The policy for trainers that report no counters: probes that are judged by GPU utilisation.
 
-Below target a few workers are added, and kept if utilisation rose by more than noise, the next time
-twice as many; above it a few are taken away, and brought back if it fell. What did not help is not
-tried again for half an hour, then for an hour, and so on. Weaker than the law: a probe costs
-start-up and a window, and says nothing of how many are missing. The chain after the recommendation
-is the same.
+Below the target a few workers are added, and kept if utilisation rose by more than noise; the next
+probe is twice as large. Above the target a few are removed, and brought back if utilisation fell. A
+probe that failed is not repeated for half an hour, then for an hour, and so on. This is weaker than
+`policy`: a probe costs the start of a pod and a window, and does not show how many workers are
+missing. The same chain follows the recommendation.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from dataset_operator.autoscaling.intervals import Memory, Move, note_recommenda
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Sample
 
-# A probe is this share of the workers, at least one.
+# Share of the workers that a probe adds or removes, at least one.
 PROBE_SHARE = 0.1
-# After upward probes that helped, one after another, up to as many again as there are.
+# Factor and limit of the share after upward probes that helped.
 _GROWTH = 2.0
 _MAX_SHARE = 1.0
 REPEAT_SECONDS = 1800.0
-# A probe that failed again is repeated after twice as long, up to this.
+# A probe that failed again is repeated after twice as long, up to this time.
 _MAX_REPEAT_SECONDS = 14400.0
-# Standard errors by which two windows of utilisation differ beyond noise.
+# Two windows of utilisation differ beyond noise by this many standard errors.
 _ERRORS = 2.0
 _LEAST_CHANGE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A change that is being tried."""
+    """A change that is tried at present."""
 
     before: int
     after: int
@@ -51,7 +51,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A probe that did not help, from so many workers; tried again only after `until`."""
+    """A probe that did not help, from this number of workers; not repeated before `until`."""
 
     workers: int
     count: int
@@ -60,11 +60,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """Memory of this policy, beside that of the chain.
+    """Memory of this policy, with that of the chain.
 
     Attributes:
-        seen: (at, utilisation) of the last minutes.
-        share: of the workers, that the next upward probe adds.
+        seen: (time, utilisation) of the last minutes.
+        share: share of the workers that the next upward probe adds.
         failed_up, failed_down: the last probe of each direction that did not help.
     """
 
@@ -77,7 +77,7 @@ class GpuMemory:
 
 
 def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Decision, GpuMemory]:
-    """As `policy.decide`, from `sample.gpu_utilization` alone."""
+    """Decide as `policy.decide` does, from `sample.gpu_utilization` alone."""
     memory = _take_in(memory, sample)
     before = memory.probe
     verdict, memory = _recommend(memory, sample, rules)
@@ -87,7 +87,7 @@ def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Deci
     window = max(rules.up.stabilization_seconds, rules.down.stabilization_seconds)
     chain = note_recommendation(chain, now, verdict.workers, window)
     workers, limited = clamp(verdict.workers, rules).workers, None
-    if not is_undo:  # what a probe took or gave is put back at once: it has been waited for
+    if not is_undo:  # a failed probe is undone at once, since its windows are over
         workers, limited = constrain(verdict.workers, current, chain, rules, now)
     if workers != current:
         oldest = now - REPEAT_SECONDS
@@ -97,7 +97,7 @@ def decide_by_gpu(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Deci
     active = Verdict(
         workers=current,
         reason=VALID_METRIC_FOUND if known else METRICS_UNKNOWN,
-        message="GPU utilisation alone is known" if known else "GPU utilisation is not known",
+        message="GPU utilisation is measured" if known else "GPU utilisation is unknown",
     )
     decision = Decision(desired=workers, recommended=verdict, active=active, limited=limited)
     return decision, replace(memory, chain=chain)
@@ -115,7 +115,7 @@ def _recommend(memory: GpuMemory, sample: Sample, rules: Rules) -> tuple[Verdict
     current, now = sample.desired, sample.at
     if sample.gpu_utilization is None:
         verdict = Verdict(
-            workers=current, reason=METRICS_UNKNOWN, message="GPU utilisation is not known"
+            workers=current, reason=METRICS_UNKNOWN, message="GPU utilisation is unknown"
         )
         return verdict, memory
     if memory.probe is not None:
@@ -140,26 +140,26 @@ def _begin(memory: GpuMemory, sample: Sample, mean: float, after: int) -> tuple[
     if after == current:
         return _hold(current, f"GPUs are {mean:.0%} busy, and the spec's bound is reached"), memory
     probe = Probe(before=current, after=after, began=sample.at, utilization=mean)
-    message = f"GPUs are {mean:.0%} busy: {after} workers are tried in place of {current}"
+    message = f"GPUs are {mean:.0%} busy: trying {after} workers instead of {current}"
     verdict = Verdict(workers=after, reason=DESIRED_WITHIN_RANGE, message=message)
     return verdict, replace(memory, probe=probe)
 
 
 def _judge_probe(memory: GpuMemory, probe: Probe, sample: Sample) -> tuple[Verdict, GpuMemory]:
-    """Kept or undone once its workers have been there for two windows, or do not come."""
+    """Keep or undo a probe after its workers were ready for two windows, or did not start."""
     now = sample.at
     start = sample.pods.start_seconds or FIRST_START_SECONDS
-    if sample.desired != probe.after:  # the chain holds it back still
+    if sample.desired != probe.after:  # the chain still limits it
         if now - probe.began > REPEAT_SECONDS:
-            return _hold(sample.desired, "a change was not let through"), replace(
+            return _hold(sample.desired, "the rate limits did not allow a probe"), replace(
                 memory, probe=None
             )
-        return _hold(probe.after, "a change is waiting to be let through"), memory
+        return _hold(probe.after, "a probe waits for the rate limits"), memory
     since = memory.chain.moves[-1].at if memory.chain.moves else probe.began
     is_there = sample.pods.ready == probe.after
     wait = (start if probe.after > probe.before else 0.0) + 2 * WINDOW_SECONDS
     if now - since < wait:
-        return _hold(probe.after, "a change is being tried"), memory
+        return _hold(probe.after, "a probe is running"), memory
     values = [u for at, u in memory.seen]
     change = mean_of(values) - probe.utilization
     noise = max(_LEAST_CHANGE, _error(values))

@@ -28,7 +28,7 @@ Stage = Literal["Model", "Transfer", "Collate", "Ordering", "RankSkew", "Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """`ScalingPolicy` of the manifest: at most so much change within a period."""
+    """`ScalingPolicy` of the manifest: the most that a number may change within a period."""
 
     type: Literal["Percent", "Workers"]
     value: int
@@ -37,7 +37,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direction:
-    """`ScalingRules` of the manifest, defaults filled in."""
+    """`ScalingRules` of the manifest, with defaults filled in."""
 
     stabilization_seconds: float
     limits: tuple[RateLimit, ...] = ()

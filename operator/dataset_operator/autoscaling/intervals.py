@@ -1,7 +1,7 @@
-"""Intervals since the last change, and what outlives them.
+"""Intervals since the last change, and the memory that outlives them.
 
-A change of the need (another model phase, dearer rows) makes what was measured before it useless:
-it is dropped as soon as two blocks in a row say otherwise.
+A change of the required workers (another phase of the model, more expensive rows) makes earlier
+measurements useless: they are dropped once two blocks in a row differ from them.
 """
 
 from __future__ import annotations
@@ -12,39 +12,37 @@ from dataclasses import dataclass, replace
 
 from dataset_operator.autoscaling.confidence import mean_of, squares_of
 from dataset_operator.autoscaling.signals import Interval, Sample, measure_between
+from dataset_operator.autoscaling.steps import MIN_STEPS, NO_STEPS, read_steps
 
-# Over how long the need is smoothed.
+# The required workers are smoothed over this time.
 SMOOTHING_SECONDS = 300.0
-# Steps before a demand is believed, however long they take (docs/autoscaling.md).
-MIN_STEPS = 20.0
-# An interval of fewer steps is joined with the next: rows are counted at the ends of steps.
-MIN_BLOCK_STEPS = 5.0
-# A change is what two blocks in a row differ by: this many standard errors and a tenth at least.
+# Two blocks in a row are a change if they differ by this many standard errors, and by a tenth.
 CHANGE_ERRORS = 3.0
 _MIN_CHANGE = math.log(1.1)
-# Readers may all wait for one storage: a quarter more, then twice as much as each that brought rows
-# in proportion, as many again at most.
+# Growth at once where reading is most of the work, since all readers may wait for one storage: a
+# quarter, doubled each time that added readers raised the rows per second, up to 100 %.
 FIRST_GROWTH = 0.25
 MAX_GROWTH = 1.0
-# A need beyond that, or its inverse, comes of nonsense.
-_MIN_NEED = 1e-9
-# However few steps they hold: of a trainer that makes none there would be ever more.
+# A number of required workers below this, or above its inverse, comes from nonsensical counters.
+_MIN_REQUIRED = 1e-9
+# Bound for a trainer that makes no steps, whose intervals would never be dropped.
 MAX_INTERVALS = 240
-# Of a block's log need, until it was measured; counts as so many degrees of freedom.
+# Noise of a block's log required workers until it is measured, with its weight in degrees of
+# freedom.
 FIRST_NOISE = 0.1
 NOISE_DEGREES = 4
-# How much of it a newly measured variance replaces.
+# Weight of a newly measured variance against the earlier one.
 _NOISE_SMOOTHING = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Intervals joined until they hold enough steps.
+    """Intervals joined until they contain enough steps.
 
     Attributes:
-        demand: rows per second that the trainers would take with rows always there; 1 if nothing
-            bounds it, so that the need changes only with the rate of the workers.
-        worker_rate: rows per second that one busy worker makes.
+        demand: rows per second that the trainers would take with rows always ready; 1 if nothing
+            bounds it, so that the required workers change only with the throughput of a worker.
+        worker_rate: rows per second of one busy worker.
     """
 
     intervals: tuple[Interval, ...]
@@ -52,14 +50,14 @@ class Block:
     worker_rate: float
 
     @property
-    def need(self) -> float:
-        """Workers, all busy."""
+    def required(self) -> float:
+        """Required workers, if all are busy."""
         return self.demand / self.worker_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A change of the number that was asked for."""
+    """A change of the requested number."""
 
     at: float
     before: int
@@ -71,15 +69,12 @@ class Plateau:
     """Throughput of a number of workers in a clean window with the trainers starved.
 
     Attributes:
-        compute_seconds: of a busy worker for one row, reading left out.
-        at: when it was last measured.
-        num_blocks: that it is the mean of.
+        at: time of the last measurement.
+        num_blocks: number of blocks in the mean.
     """
 
     workers: int
     rows_per_second: float
-    demand: float
-    compute_seconds: float
     at: float
     num_blocks: int
 
@@ -89,10 +84,11 @@ class SaturationPoint:
     """The number of workers beyond which rows per second do not increase.
 
     Attributes:
-        until: when a few more are tried.
-        count: how often it was found, one time after another.
-        probed_at: since when a few more are tried; None: they are not.
-        undone_at: when that was last given up.
+        until: time at which a few more workers are tried.
+        count: number of times it was found in succession.
+        probed_at: time since which a few more workers are tried; None: they are not.
+        undone_at: time at which the last such probe was given up.
+
     """
 
     workers: int
@@ -104,32 +100,34 @@ class SaturationPoint:
 
     @property
     def probe(self) -> int:
-        """Workers while more are tried: a tenth more, rounded up, lest nothing can be told."""
+        """Workers during a probe: a tenth more, rounded up so that a difference shows."""
         return self.workers + math.ceil(0.1 * self.workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory of the policy; `Memory(since=…)` is that of a policy that starts.
+    """Memory of the policy; `Memory(since=now)` for a policy that starts.
 
     Attributes:
-        since: from when on recommendations were kept: without a whole window of them nothing is
-            taken away.
-        intervals: since the last change, none older than `SMOOTHING_SECONDS`.
-        blocks: of these intervals.
-        straddles: whether the first of them may lie on both sides of a change.
-        noise: standard deviation of a block's log need.
-        decided_at: when the law was last asked, whatever was known.
-        desired: workers that were asked for then.
-        recommendations: (since when, workers), each until the next, of the longest window.
-        moves: that were seen to be carried out, within the longest period of a rate limit.
-        verified: the most workers that were seen to help.
-        growth: of readers, by how much more may be tried at once.
-        has_estimate: whether a demand was known in this attempt.
-        ready_since: since when the number of ready workers is what it is.
-        ceiling: workers beyond which none is to be had now, and until when that is believed.
-        limits: reasons that kept the number in the latest decisions, as the operator tells them.
-        refusals, refused_at: how often in a row pods were not to be had, and beyond how many.
+        since: time since which recommendations are recorded; without a whole window of them, no
+            worker is removed.
+        intervals: since the last change, and at most `SMOOTHING_SECONDS` old if there are enough
+            steps.
+        blocks: these intervals, joined.
+        straddles: True if the first block may contain both sides of a change.
+        noise: standard deviation of a block's log required workers.
+        decided_at: time of the last decision.
+        desired: workers requested at that time.
+        recommendations: (time, workers), each valid until the next, for the longest window.
+        moves: observed moves within the longest period of a rate limit.
+        verified: the most workers that were observed to help.
+        growth: share of additional readers that may be tried at once.
+        has_estimate: True if the demand was known in this attempt.
+        ready_since: time of the last change of the number of ready workers.
+        ceiling: workers beyond which no pod starts at present, and the end of that assumption.
+        limits: reasons that kept the number in the latest decisions, as the operator reports them.
+        refusals, refused_at: number of refusals in succession, and the workers beyond which pods
+            did not start.
     """
 
     since: float
@@ -156,7 +154,7 @@ class Memory:
 
 
 def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Memory:
-    """Remember a sample: its interval, unless an end of it is not known."""
+    """Record a sample, and the interval since the one before if both are known."""
     memory = _note_move(memory, sample)
     last = memory.last
     changed = last is None or last.pods.ready != sample.pods.ready
@@ -176,7 +174,7 @@ def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Me
 
 
 def _note_move(memory: Memory, sample: Sample) -> Memory:
-    """Record the effect of the last decision, or a number that somebody else set."""
+    """Record the effect of the last decision, or a number that a user set."""
     moves = memory.moves
     if memory.desired is not None and memory.desired != sample.desired:
         moves = (*moves, Move(at=sample.at, before=memory.desired, after=sample.desired))
@@ -184,7 +182,10 @@ def _note_move(memory: Memory, sample: Sample) -> Memory:
 
 
 def _keep_recent(intervals: tuple[Interval, ...], oldest: float) -> tuple[Interval, ...]:
-    """Return the intervals that end after `oldest`, and earlier ones for enough steps."""
+    """Return the intervals that end after `oldest`, and earlier ones until there are enough steps.
+
+    The earlier ones serve scenario "long steps", in which five minutes contain ten steps.
+    """
     steps = sum(interval.steps for interval in intervals)
     first = 0
     while intervals[first].end <= oldest and steps - intervals[first].steps >= MIN_STEPS:
@@ -194,7 +195,7 @@ def _keep_recent(intervals: tuple[Interval, ...], oldest: float) -> tuple[Interv
 
 
 def note_recommendation(memory: Memory, at: float, workers: int, window: float) -> Memory:
-    """Remember what is recommended from now on; forget what held before the window (seconds)."""
+    """Record a recommendation; drop those that ended before the window (seconds)."""
     kept = memory.recommendations
     if not kept or kept[-1][1] != workers:
         kept = (*kept, (at, workers))
@@ -204,39 +205,47 @@ def note_recommendation(memory: Memory, at: float, workers: int, window: float) 
 
 
 def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
-    """Intervals joined, oldest first; those of which no rate can be told are in none."""
+    """Return the intervals joined, oldest first, without those that give no rate.
+
+    Rows are counted once per step, so single intervals of scenario "long steps" are too noisy.
+    """
     blocks: list[Block] = []
     held: list[Interval] = []
-    steps = unstarved = busy = rows = made = 0.0
+    steps, busy, made = NO_STEPS, 0.0, 0.0
     for interval in intervals:
         held.append(interval)
-        steps += interval.steps
-        unstarved += interval.unstarved_seconds
+        steps += read_steps(interval)
         busy += interval.busy_seconds
-        rows += interval.rows
         made += interval.made_rows
-        if steps < MIN_BLOCK_STEPS:
+        if not steps.make_block():
             continue
-        is_bounded = not interval.is_unbounded
-        if (unstarved > 0.0 or not is_bounded) and busy > 0.0 and rows > 0.0 and made > 0.0:
+        taken, is_bounded = steps.totals, not interval.is_unbounded
+        is_timed = taken.seconds > 0.0 or not is_bounded
+        if is_timed and busy > 0.0 and taken.rows > 0.0 and made > 0.0:
             rate = made / busy * interval.readers_per_worker
-            demand = rows / unstarved if is_bounded else 1.0
+            demand = taken.rows / taken.seconds if is_bounded else 1.0
             block = Block(intervals=tuple(held), demand=demand, worker_rate=rate)
-            if rate > 0.0 and _MIN_NEED < block.need < 1.0 / _MIN_NEED:
+            if rate > 0.0 and _MIN_REQUIRED < block.required < 1.0 / _MIN_REQUIRED:
                 blocks.append(block)
         held = []
-        steps = unstarved = busy = rows = made = 0.0
+        steps, busy, made = NO_STEPS, 0.0, 0.0
     return tuple(blocks)
 
 
 def _drop_before_change(memory: Memory) -> Memory:
+    """Drop the measurements before a change of the required workers, if there was one.
+
+    Guards "row cost x2" and "consumer x2", which five minutes of smoothing would answer late. Two
+    blocks must agree, since single blocks of "heavy tail" are outliers. The noise is measured, so
+    that both noises of the benchmark are told from changes.
+    """
     blocks = memory.blocks
     if memory.straddles and len(blocks) > 2:
         later = tuple(i for i in memory.intervals if i.end > blocks[0].intervals[-1].end)
         return replace(memory, intervals=later, blocks=blocks[1:], straddles=False)
     if len(blocks) < 4:
         return memory
-    logs = [math.log(block.need) for block in blocks]
+    logs = [math.log(block.required) for block in blocks]
     before, after = logs[:-2], logs[-2:]
     degrees = NOISE_DEGREES + len(before) - 1
     variance = (NOISE_DEGREES * memory.noise**2 + squares_of(before)) / degrees
@@ -249,7 +258,7 @@ def _drop_before_change(memory: Memory) -> Memory:
         changed = replace(memory, intervals=latest, blocks=blocks[-2:], straddles=True)
         numbers = {interval.ready for block in blocks[-3:] for interval in block.intervals}
         if len(numbers) > 1 or _is_of_reading(blocks[:-2], blocks[-2:]):
-            return changed  # by workers that came or went storage may make all slower
+            return changed  # other workers, or a storage at its limit, may have changed the rate
         return replace(changed, plateaus=())
     measured = squares_of(logs) / (len(logs) - 1)
     noise = math.sqrt(memory.noise**2 + _NOISE_SMOOTHING * (measured - memory.noise**2))
@@ -257,18 +266,21 @@ def _drop_before_change(memory: Memory) -> Memory:
 
 
 def _is_of_reading(before: Sequence[Block], after: Sequence[Block]) -> bool:
-    """Return whether the need changed almost only because the time to read rows did."""
-    change = math.log(_mean_need(after) / _mean_need(before))
+    """Return whether the required workers changed only with the time to read rows.
+
+    Then plateaus stay valid: a storage at its limit is not a change (scenario "storage-bound").
+    """
+    change = math.log(_mean_required(after) / _mean_required(before))
     computed = [_compute_seconds(blocks) for blocks in (before, after)]
     if min(computed) <= 0.0:
-        return True  # nothing but reading is done
+        return True  # the workers only read
     demands = [_mean_demand(blocks) for blocks in (before, after)]
     others = math.log(demands[1] * computed[1] / (demands[0] * computed[0]))
     return abs(others) < max(_MIN_CHANGE, abs(change) / 2.0)
 
 
-def _mean_need(blocks: Sequence[Block]) -> float:
-    return math.exp(mean_of([math.log(block.need) for block in blocks]))
+def _mean_required(blocks: Sequence[Block]) -> float:
+    return math.exp(mean_of([math.log(block.required) for block in blocks]))
 
 
 def _mean_demand(blocks: Sequence[Block]) -> float:
@@ -276,7 +288,7 @@ def _mean_demand(blocks: Sequence[Block]) -> float:
 
 
 def _compute_seconds(blocks: Sequence[Block]) -> float:
-    """Return a worker's seconds for one row, without reading."""
+    """Return the seconds that a worker computes for one row."""
     intervals = [interval for block in blocks for interval in block.intervals]
     computed = sum(interval.compute_seconds for interval in intervals)
     return computed / sum(interval.made_rows for interval in intervals)

@@ -1,6 +1,4 @@
-"""One decision of the law: from a sample and what is remembered to a number, its reasons, and more
-to remember.
-"""
+"""One decision of the policy: a number of workers and its reasons, from a sample and the memory."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from dataset_operator.autoscaling.recommend import Known, recommend
 from dataset_operator.autoscaling.saturation import judge
 from dataset_operator.autoscaling.signals import Sample
 
-# A request that was refused is made again after twice L, then twice as long each time, up to this.
+# A refused request is repeated after 2 L, then after twice as long each time, up to this.
 MAX_REFUSAL_SECONDS = 1800.0
 _MAX_DOUBLINGS = 10
 
@@ -32,8 +30,8 @@ def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memo
     """Decide the number of workers from now on.
 
     Args:
-        memory: what the decision before gave, or `Memory(since=now)`.
-        sample: what is known now; nothing later is looked at.
+        memory: returned by the previous decision, or `Memory(since=now)`.
+        sample: the signals now.
     """
     memory = take_in(memory, sample, finds_changes="change" not in rules.left_out)
     found = estimate(memory)
@@ -62,16 +60,21 @@ def _is_known(sample: Sample) -> bool:
 def _constrain(
     verdict: Verdict, memory: Memory, sample: Sample, rules: Rules
 ) -> tuple[int, Verdict | None]:
-    """The chain after the recommendation; the last rule that changed the number is told."""
+    """Apply the chain; return the number, and the last rule that changed it.
+
+    Pods beyond a ceiling did not start, so they are not requested for a while: scenarios "never
+    scheduled" and "two on one quota".
+    """
     current, now = sample.desired, sample.at
     if verdict.reason == METRICS_UNKNOWN:
-        # Only the spec's bounds still count, since a person has set them.
+        # Only the bounds of the spec apply, since a user may have changed them.
         last = clamp(current, rules)
         return last.workers, last if last.reason else None
     if verdict.reason == UNSCHEDULABLE:
-        return verdict.workers, verdict  # nobody loses a worker by it
+        return verdict.workers, verdict  # removes only workers that do not exist
     if memory.saturation is not None and memory.saturation.undone_at == now:
-        return clamp(verdict.workers, rules).workers, None  # what was only tried goes at once
+        # A failed probe ends at once, not after a window (scenario "storage near demand").
+        return clamp(verdict.workers, rules).workers, None
     wanted, ceiled = clamp(verdict.workers, rules).workers, None
     if memory.ceiling is not None and wanted > memory.ceiling[0]:
         wanted = max(memory.ceiling[0], min(current, wanted))
@@ -84,11 +87,14 @@ def _constrain(
 
 
 def _remember(memory: Memory, known: Known, verdict: Verdict) -> Memory:
-    """The recommendation, for windows; what was refused, for a while."""
+    """Record the recommendation for the windows, and a refusal for a while.
+
+    The pause after a refusal doubles each time, which saves moves in "never scheduled".
+    """
     now = known.sample.at
     windows = [known.rules.up.stabilization_seconds, known.rules.down.stabilization_seconds]
     limits = (*known.rules.up.limits, *known.rules.down.limits)
-    # Before there is an estimate nothing is recommended; a gap in the signals asks for what is.
+    # Without an estimate nothing is recommended; a gap in the signals keeps the present number.
     is_blind = verdict.reason == METRICS_UNKNOWN or not memory.recommendations
     oldest_move = now - max([limit.period_seconds for limit in limits], default=0.0)
     if known.estimate is not None or verdict.workers != known.sample.desired or is_blind:
@@ -104,7 +110,7 @@ def _remember(memory: Memory, known: Known, verdict: Verdict) -> Memory:
             memory, ceiling=ceiling, refusals=memory.refusals + 1, refused_at=verdict.workers
         )
     if known.sample.pods.ready >= known.sample.desired > memory.refused_at:
-        memory = replace(memory, refusals=0, refused_at=0)  # more than were refused did start
+        memory = replace(memory, refusals=0, refused_at=0)  # more than were refused
     if memory.ceiling is not None and now >= memory.ceiling[1]:
         return replace(memory, ceiling=None)
     return memory
@@ -115,7 +121,7 @@ def _judge_signals(sample: Sample, verdict: Verdict) -> Verdict:
         return Verdict(
             workers=sample.desired,
             reason=VALID_METRIC_FOUND,
-            message="demand and the workers' rate are measured",
+            message="demand and the throughput of a worker are measured",
         )
     return replace(verdict, reason=METRICS_UNKNOWN)
 
@@ -144,9 +150,9 @@ def _list_inputs(found: Estimate | None, sample: Sample) -> dict[str, float]:
         **gpu,
         "demandRowsPerSecond": found.demand,
         "workerRowsPerSecond": found.worker_rate,
-        "requiredWorkers": found.need,
-        "requiredWorkersLow": found.need_low,
-        "requiredWorkersHigh": found.need_high,
+        "requiredWorkers": found.required,
+        "requiredWorkersLow": found.required_low,
+        "requiredWorkersHigh": found.required_high,
         "productionShare": found.production_share,
         "blockedShare": found.blocked_share,
         "readShare": found.read_share,

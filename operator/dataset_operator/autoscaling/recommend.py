@@ -1,4 +1,4 @@
-"""The number of workers that the signals ask for: rules in order, the first that knows answers."""
+"""Recommends the number of workers from the signals: rules in order, the first answer counts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dataset_operator.autoscaling.interface import (
 from dataset_operator.autoscaling.intervals import MAX_GROWTH, Memory
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Interval, Sample
 
-# Where reading is most of the work, which storage may bound, `Memory.growth` bounds a move.
+# If reading is most of the work, storage may be the limit, and `Memory.growth` bounds a move.
 _MOST = 0.5
 _ROUNDING_SECONDS = 1e-6
-# An infinite need as a number of workers; more than any spec allows.
+# The number for an infinite demand; more than any spec allows.
 _UNBOUNDED = 10**9
-# Without an estimate, trainers that wait this share of their time have far too few workers.
+# Without an estimate, trainers that wait for this share of their time have far too few workers.
 COLD_WAIT_SHARE = 0.5
-# Over so many periods: a wait is told when it ends, which may be in a later one.
+# Periods over which waits are measured; a wait is recorded when it ends, perhaps in a later one.
 _COLD_INTERVALS = 8
-# W: how long a window takes to tell of new workers.
+# W: the window that shows the effect of new workers.
 WINDOW_SECONDS = 30.0
 
 
@@ -49,7 +49,7 @@ class Known:
 
 
 def recommend(known: Known) -> Verdict:
-    """The answer of the first rule that has one."""
+    """Return the answer of the first rule that has one."""
     for rule in _RULES:
         verdict = rule(known)
         if verdict is not None:
@@ -58,19 +58,22 @@ def recommend(known: Known) -> Verdict:
 
 
 def withdraw_stuck(known: Known) -> Verdict | None:
-    """Pods that do not come up keep nobody waiting: those that are there have to do."""
+    """Withdraw the request for pods that do not start.
+
+    Guards "never scheduled" and "two on one quota": a pending pod would hold the quota of others.
+    """
     stuck, desired = known.sample.pods.stuck, known.sample.desired
     if not stuck:
         return None
     workers = max(desired - stuck, known.rules.min_workers)
     if workers >= desired:
-        return None  # so many the spec asks for, whether they start or not
+        return None  # the spec requires this many
     message = f"{stuck} of {desired} workers do not start: their request is withdrawn for a while"
     return Verdict(workers=workers, reason=UNSCHEDULABLE, message=message)
 
 
 def hold_unknown(known: Known) -> Verdict | None:
-    """Keep the number of workers while signals are unknown."""
+    """Keep the number of workers while signals are unknown (scenario "metrics outage")."""
     sample = known.sample
     if sample.trainer is not None and sample.workers is not None:
         return None
@@ -82,7 +85,10 @@ def hold_unknown(known: Known) -> Verdict | None:
 
 
 def hold_idle(known: Known) -> Verdict | None:
-    """While the files of a table are merged and committed, no worker brings more rows."""
+    """Keep the number while the files of a table are merged and committed.
+
+    No worker stores rows then, so nothing can be measured. Applies to jobs with `output` only.
+    """
     last = known.memory.intervals[-1] if known.memory.intervals else None
     if last is None or not last.is_unbounded or last.loop_seconds > 0.0:
         return None
@@ -91,9 +97,10 @@ def hold_idle(known: Known) -> Verdict | None:
 
 
 def start_cold(known: Known) -> Verdict | None:
-    """Before there is an estimate: double once per L + W while trainers mostly wait.
+    """Double the number once per L + W while there is no estimate and trainers mostly wait.
 
-    Workers that store rows themselves always make their driver wait, so that this shows nothing.
+    Guards "cold start". The waits before the first rows do not count, which saves moves in "slow
+    warm-up". If workers store the rows themselves, their driver always waits: nothing is doubled.
     """
     if known.estimate is not None:
         return None
@@ -125,11 +132,14 @@ def _after_first(memory: Memory) -> tuple[Interval, ...]:
 
 
 def stay_at_saturation(known: Known) -> Verdict | None:
-    """Beyond the saturation point more workers bring no more rows."""
+    """Stay at the saturation point, or try a few more workers when a probe is due.
+
+    Guards the traps "storage-bound" and "storage near demand".
+    """
     point, estimate = known.memory.saturation, known.estimate
     if point is None or estimate is None:
         return None
-    if _needed(estimate.need, known.rules) < point.workers:
+    if _count_required(estimate.required, known.rules) < point.workers:
         return None
     if point.probed_at is not None:
         message = f"trying if {point.probe} workers bring more rows than {point.workers}"
@@ -142,32 +152,40 @@ def stay_at_saturation(known: Known) -> Verdict | None:
     return Verdict(workers=point.workers, reason=SATURATION_POINT_REACHED, message=message)
 
 
-def add_needed(known: Known) -> Verdict | None:
-    """As many as demand needs, if trainers wait for rows and more workers would make them."""
+def add_required(known: Known) -> Verdict | None:
+    """Add the required workers if trainers wait for rows and more workers would help.
+
+    Trainers that do not wait need no worker, which saves moves in "heavy tail". Where another stage
+    is the bottleneck, more workers do not help (the traps, see `bottleneck`). Growth is limited
+    until more workers are observed to help, which guards "storage-bound".
+    """
     estimate, sample, rules = known.estimate, known.sample, known.rules
     assert estimate is not None
-    is_cured = is_starved(estimate) or "cure" in rules.left_out
-    if estimate.need_low <= sample.desired or not is_cured:
+    helps = is_starved(estimate) or "cure" in rules.left_out
+    if estimate.required_low <= sample.desired or not helps:
         return None
     bottleneck = find_bottleneck(estimate, rules, sample)
     if bottleneck is not None and "cure" not in rules.left_out:
         return Verdict(
             workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=bottleneck.message
         )
-    wanted = _needed(estimate.need, rules)
+    wanted = _count_required(estimate.required, rules)
     message = _explain(estimate, rules)
     most = _most_at_once(known)
     if wanted > most and "growth" not in rules.left_out:
-        capped = f"{message}; first {most}, until they are seen to help"
+        capped = f"{message}; first {most}, until they are observed to help"
         return Verdict(workers=most, reason=SCALE_UP_LIMIT, message=capped)
     return Verdict(workers=wanted, reason=DESIRED_WITHIN_RANGE, message=message)
 
 
 def remove_spare(known: Known) -> Verdict | None:
-    """As few as even the upper bound of the need can do with."""
+    """Remove workers beyond the upper bound of the required number.
+
+    The bound, not the estimate, keeps the noise of "heavy tail" and "steady" from removing workers.
+    """
     estimate, sample = known.estimate, known.sample
     assert estimate is not None
-    enough = _needed(estimate.need_high, known.rules)
+    enough = _count_required(estimate.required_high, known.rules)
     if enough >= sample.desired or is_starved(estimate):
         return None
     return Verdict(
@@ -176,7 +194,7 @@ def remove_spare(known: Known) -> Verdict | None:
 
 
 def hold(known: Known) -> Verdict:
-    """The number is right, as far as can be told."""
+    """Keep the number: no other rule has an answer."""
     assert known.estimate is not None
     message = _explain(known.estimate, known.rules)
     return Verdict(workers=known.sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
@@ -188,18 +206,18 @@ _RULES = (
     hold_idle,
     start_cold,
     stay_at_saturation,
-    add_needed,
+    add_required,
     remove_spare,
     hold,
 )
 
 
-def _needed(need: float, rules: Rules) -> int:
-    return max(1, math.ceil(min(need * (1.0 + rules.headroom), _UNBOUNDED)))
+def _count_required(required: float, rules: Rules) -> int:
+    return max(1, math.ceil(min(required * (1.0 + rules.headroom), _UNBOUNDED)))
 
 
 def _most_at_once(known: Known) -> int:
-    """By what was seen to help; never fewer than one more than there are."""
+    """Return the most workers that may be requested before more are observed to help."""
     assert known.estimate is not None
     is_reading = known.estimate.read_share > _MOST
     growth = known.memory.growth if is_reading else MAX_GROWTH
@@ -215,8 +233,8 @@ def _explain(estimate: Estimate, rules: Rules) -> str:
         )
     return (
         f"trainers would take {estimate.demand:,.0f} rows per second, a busy worker makes "
-        f"{estimate.worker_rate:,.0f}: {estimate.need:.1f} workers "
-        f"({estimate.need_low:.1f} to {estimate.need_high:.1f}), "
-        f"{_needed(estimate.need, rules)} with {rules.headroom:.1%} headroom; "
+        f"{estimate.worker_rate:,.0f}: {estimate.required:.1f} workers "
+        f"({estimate.required_low:.1f} to {estimate.required_high:.1f}), "
+        f"{_count_required(estimate.required, rules)} with {rules.headroom:.1%} headroom; "
         f"trainers wait {estimate.production_share:.1%} of their time"
     )

@@ -1,10 +1,12 @@
-"""Workers that bring no more rows: storage, a network or a lock that all of them share.
+"""Finds the saturation point: workers that bring no more rows, since all share one storage.
 
-    e = (Δr ÷ r) ÷ (Δn ÷ n)       between two clean windows, the trainers starved in both
+    e = (Δr ÷ r) ÷ (Δn ÷ n)       between two clean windows, with starved trainers in both
 
-Linear is 1. Below `MIN_ELASTICITY` the number goes back to the least that brings 95 % of the rows,
-and stays there, or until so many could bring more, since rows became cheaper. After half an hour a
-few more are tried, and given up at once if they bring nothing; then after an hour, and so on.
+The elasticity e of proportional growth is 1. Below `MIN_ELASTICITY` the number returns to the
+fewest workers that bring 95 % of the rows. After half an hour a few more are tried, and given up if
+they bring nothing; then after an hour.
+
+Guards the traps "storage-bound" and "storage near demand".
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from dataset_operator.autoscaling.interface import EARLY_SECONDS
 from dataset_operator.autoscaling.intervals import (
     FIRST_GROWTH,
     MAX_GROWTH,
-    MIN_BLOCK_STEPS,
     NOISE_DEGREES,
     SMOOTHING_SECONDS,
     Memory,
@@ -28,51 +29,46 @@ from dataset_operator.autoscaling.intervals import (
     SaturationPoint,
 )
 from dataset_operator.autoscaling.signals import FIRST_START_SECONDS, Interval, Sample
+from dataset_operator.autoscaling.steps import MIN_BLOCK_STEPS
 
 MIN_ELASTICITY = 0.3
-# From here on more readers bring as much more as they are.
-_IN_PROPORTION = 0.7
-# A window in which the number of workers did not change, long enough to tell a rate (W, 30 s).
+# The shortest window with an unchanged number of workers that gives a rate (W, 30 s).
 CLEAN_SECONDS = 30.0
 REMEMBER_SECONDS = 1800.0
 MAX_REMEMBER_SECONDS = 3600.0
-# Of a block's log rate, until it was measured; counts as `NOISE_DEGREES` degrees of freedom.
+# Noise of a block's log rate until it is measured, with the weight `NOISE_DEGREES`.
 _FIRST_RATE_NOISE = 0.05
 _ROUNDING_SECONDS = 1e-6
-# Blocks before a trend can be told.
+# Blocks that a trend needs.
 _MIN_TREND_BLOCKS = 4
-# Of a clean window: two minutes at a period of 15 s.
+# Longest clean window: two minutes at a period of 15 s.
 _MAX_PERIODS = 8
 _PLATEAU_SHARE = 0.95
-# Of demand or of a worker's rate: what was seen before it says nothing any more.
+# A source whose rate changed by more than this, in logs, is another one.
 _CHANGE = math.log(1.2)
-# More workers, as a share of those before.
-_A_FEW = 0.5
 
 
 def judge(
     memory: Memory, sample: Sample, estimate: Estimate, *, finds_saturation: bool = True
 ) -> Memory:
-    """Record what this window shows about the number of workers, perhaps a saturation point."""
-    memory = _forget(memory, sample, estimate)
+    """Record the throughput of the number of workers; perhaps it is a saturation point."""
+    memory = _time_probes(memory, sample)
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS - EARLY_SECONDS
     measured = _measure_chunks if estimate.is_unbounded else _measure_clean
-    rows_per_second, compute_seconds = measured(memory, ready)
+    rows_per_second = measured(memory, ready)
     has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
     if not is_clean or ready == 0:
         return memory
-    if rows_per_second <= 0.0:  # too few steps to tell, and for long nobody knows better
+    if rows_per_second <= 0.0:  # too few steps, as with steps of a minute: do not wait forever
         return replace(memory, verified=max(memory.verified, ready)) if has_waited else memory
     if estimate.production_high < MIN_PRODUCTION_SHARE:
-        return replace(memory, verified=max(memory.verified, ready), plateaus=())
+        return replace(memory, verified=max(memory.verified, ready))
     if not is_starved(estimate):
-        return memory  # perhaps it is, perhaps not
+        return memory  # the waits do not show if trainers are starved
     now = Plateau(
         workers=ready,
         rows_per_second=rows_per_second,
-        demand=estimate.demand,
-        compute_seconds=compute_seconds,
         at=sample.at,
         num_blocks=max(1, len(_list_rates(memory, ready))),
     )
@@ -80,15 +76,14 @@ def judge(
     memory = replace(memory, plateaus=(*others, now))
     if memory.saturation is not None and memory.saturation.probed_at is not None:
         return _judge_probe(memory, memory.saturation, now, sample.at)
-    before = _find_comparable(memory, now)
-    if before is None:  # lost in the noise, unless nobody knows better for long
-        is_least = all(plateau.workers > ready for plateau in others)
-        helps = is_least or has_waited
-        return replace(memory, verified=max(memory.verified, ready)) if helps else memory
+    fewer = [plateau for plateau in others if plateau.workers < ready]
+    if not fewer:
+        return replace(memory, verified=max(memory.verified, ready))
+    before = max(fewer, key=lambda plateau: plateau.workers)
     elasticity = _find_elasticity(before, now)
     if elasticity >= MIN_ELASTICITY or not finds_saturation:
         growth = memory.growth
-        if ready > memory.verified and elasticity >= _IN_PROPORTION:
+        if ready > memory.verified:  # halves the moves of a cold start that mostly reads
             growth = min(MAX_GROWTH, 2.0 * growth)
         return replace(memory, verified=max(memory.verified, ready), growth=growth)
     if memory.saturation is not None or not (_is_steady(memory, before, now) or has_waited):
@@ -99,23 +94,11 @@ def judge(
     return replace(memory, saturation=point, growth=FIRST_GROWTH)
 
 
-def _find_comparable(memory: Memory, now: Plateau) -> Plateau | None:
-    """The next smaller number from which more would show: twice the noise of the two means."""
-    noise = _measure_noise(_list_rates(memory, now.workers))
-    for plateau in sorted(memory.plateaus, key=lambda plateau: -plateau.workers):
-        if plateau.workers >= now.workers:
-            continue
-        error = noise * math.sqrt(1 / plateau.num_blocks + 1 / now.num_blocks)
-        if now.workers / plateau.workers - 1.0 >= 2.0 * error:
-            return plateau
-    return None
-
-
 def _is_steady(memory: Memory, before: Plateau, now: Plateau) -> bool:
-    """Return whether missing rows are not explained by rows that became more expensive.
+    """Return whether more expensive rows do not explain the missing throughput.
 
-    A trend of the workers' rate at this number, as far as it may be one (two standard errors), must
-    not explain half of them.
+    A trend of the workers' rate, with two standard errors, must not explain half of it. Guards
+    scenario "churn", where lost workers look like a saturation point, and "heavy tail".
     """
     rates = _list_rates(memory, now.workers)
     if len(rates) < _MIN_TREND_BLOCKS:
@@ -129,7 +112,7 @@ def _is_steady(memory: Memory, before: Plateau, now: Plateau) -> bool:
 
 
 def _measure_noise(rates: list[tuple[float, float]]) -> float:
-    """Standard deviation of a block's log rate: less than that of a need, which has D's too."""
+    """Return the standard deviation of a block's log rate."""
     squares = squares_of([rate for _, rate in rates]) if rates else 0.0
     degrees = NOISE_DEGREES + max(0, len(rates) - 1)
     return math.sqrt((NOISE_DEGREES * _FIRST_RATE_NOISE**2 + squares) / degrees)
@@ -161,17 +144,16 @@ def _judge_probe(memory: Memory, point: SaturationPoint, now: Plateau, at: float
 
 
 def _find_elasticity(before: Plateau, now: Plateau) -> float:
-    """A few more workers do not slow each other's computing: then it is the rows that are dearer,
-    and Δr is against what the former would bring of them.
-    """
-    more, cost = now.workers / before.workers - 1.0, 1.0
-    if more < _A_FEW and min(before.compute_seconds, now.compute_seconds) > 0.0:
-        cost = now.compute_seconds / before.compute_seconds
-    return (now.rows_per_second * cost / before.rows_per_second - 1.0) / more
+    """Return e between two numbers of workers."""
+    more = now.workers / before.workers - 1.0
+    return (now.rows_per_second / before.rows_per_second - 1.0) / more
 
 
 def _give_up(memory: Memory, now: float) -> Memory:
-    """The probe beyond the saturation point did not help: the next comes after twice as long."""
+    """End a probe that did not help; the next comes after twice as long.
+
+    The longer pause halves the moves of "storage-bound".
+    """
     point = memory.saturation
     if point is None or point.probed_at is None:
         return memory
@@ -181,27 +163,24 @@ def _give_up(memory: Memory, now: float) -> Memory:
     return replace(memory, saturation=again)
 
 
-def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
-    """Rows per second of the loop's time in the latest periods with so many workers, and how long
-    computing one took a worker; zeros: too few.
+def _measure_clean(memory: Memory, ready: int) -> float:
+    """Return the rows per second in the latest periods with this number of workers; 0: unknown.
 
-    Rows are counted at the ends of steps, so it takes some.
+    Rows are counted once per step, so it takes several steps.
     """
     clean = [i for i in memory.intervals[-_MAX_PERIODS:] if i.ready == ready]
     seconds = sum(interval.loop_seconds for interval in clean)
     if sum(interval.steps for interval in clean) < MIN_BLOCK_STEPS or seconds <= 0.0:
-        return 0.0, 0.0
-    computed = sum(interval.compute_seconds for interval in clean)
-    made = max(sum(interval.made_rows for interval in clean), 1.0)
-    return sum(interval.rows for interval in clean) / seconds, computed / made
+        return 0.0
+    return sum(interval.rows for interval in clean) / seconds
 
 
-def _measure_chunks(memory: Memory, ready: int) -> tuple[float, float]:
-    """Return the same for workers that store rows themselves, by the time that their chunks took.
+def _measure_chunks(memory: Memory, ready: int) -> float:
+    """Return the same for workers that store rows themselves, from the seconds of their chunks.
 
-    A chunk may take longer than a period, so counts of rows per period vary. The first chunk of
-    each reader began with another number of workers; each must have stored one more. After
-    `SMOOTHING_SECONDS` those that there are have to do.
+    A chunk may take longer than a period, so rows per period vary. The first chunk of each reader
+    began with another number of workers; each must have stored one more. After `SMOOTHING_SECONDS`
+    the stored chunks are enough.
     """
     since = [i for i in _list_since(memory, ready) if i.loop_seconds > 0.0]
     clean = [interval for interval in since if interval.end > _find_first_end(memory, ready)]
@@ -210,9 +189,8 @@ def _measure_chunks(memory: Memory, ready: int) -> tuple[float, float]:
     seconds = sum(i.busy_seconds + i.blocked_seconds + i.idle_seconds for i in clean)
     made = sum(interval.made_rows for interval in clean)
     if sum(interval.steps for interval in clean) < enough or min(seconds, made) <= 0.0:
-        return 0.0, 0.0
-    computed = sum(interval.compute_seconds for interval in clean)
-    return made / seconds * _count_readers(memory, ready), computed / made
+        return 0.0
+    return made / seconds * _count_readers(memory, ready)
 
 
 def _count_readers(memory: Memory, ready: int) -> float:
@@ -220,13 +198,13 @@ def _count_readers(memory: Memory, ready: int) -> float:
 
 
 def _list_since(memory: Memory, ready: int) -> list[Interval]:
-    """Return the intervals since there are so many workers, oldest first."""
+    """Return the latest intervals with this number of workers, oldest first."""
     latest = itertools.takewhile(lambda i: i.ready == ready, reversed(memory.intervals))
     return list(latest)[::-1]
 
 
 def _find_first_end(memory: Memory, ready: int) -> float:
-    """Return when each reader had stored a chunk since there are so many workers."""
+    """Return the time at which each reader has stored a chunk with this number of workers."""
     steps = 0.0
     for interval in _list_since(memory, ready):
         steps += interval.steps
@@ -236,30 +214,31 @@ def _find_first_end(memory: Memory, ready: int) -> float:
 
 
 def _find_enough(plateaus: tuple[Plateau, ...]) -> int:
-    """The least number that brings 95 % of the rows, had each worker what it had at its best."""
+    """Return the fewest workers that bring 95 % of the rows at the best rate of a worker."""
     rows = _PLATEAU_SHARE * max(plateau.rows_per_second for plateau in plateaus)
     best = max(plateau.rows_per_second / plateau.workers for plateau in plateaus)
     return math.ceil(rows / best)
 
 
-def _forget(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
-    """Forget observations under another demand or with slower workers, and due probes."""
+def _time_probes(memory: Memory, sample: Sample) -> Memory:
+    """Start a probe that is due, end one that has taken too long, or forget the point."""
     point = memory.saturation
-    if point is not None:
-        if _is_another_source(memory, point, sample.pods.ready):
-            memory = replace(memory, saturation=None, plateaus=())
-        elif point.probed_at is None and sample.at >= point.until:
-            memory = replace(memory, saturation=replace(point, probed_at=sample.at))
-        elif point.probed_at is not None and sample.at >= point.probed_at + _probe_seconds(sample):
-            memory = _give_up(memory, sample.at)
-    if estimate.is_unbounded:
+    if point is None:
         return memory
-    kept = [p for p in memory.plateaus if abs(math.log(estimate.demand / p.demand)) < _CHANGE]
-    return replace(memory, plateaus=tuple(kept)) if len(kept) < len(memory.plateaus) else memory
+    if _is_another_source(memory, point, sample.pods.ready):
+        return replace(memory, saturation=None, plateaus=())
+    if point.probed_at is None and sample.at >= point.until:
+        return replace(memory, saturation=replace(point, probed_at=sample.at))
+    if point.probed_at is not None and sample.at >= point.probed_at + _probe_seconds(sample):
+        return _give_up(memory, sample.at)
+    return memory
 
 
 def _is_another_source(memory: Memory, point: SaturationPoint, ready: int) -> bool:
-    """Return whether this number of workers may have another throughput than it had."""
+    """Return whether this number of workers has another throughput than it had at the point.
+
+    Then the point is useless, as for "storage-bound" whose storage became faster.
+    """
     rates = [rate for _, rate in _list_rates(memory, ready)]
     if len(rates) < _MIN_TREND_BLOCKS:
         return False
@@ -268,5 +247,5 @@ def _is_another_source(memory: Memory, point: SaturationPoint, ready: int) -> bo
 
 
 def _probe_seconds(sample: Sample) -> float:
-    """L + 2 W, by which a probe has told what it can, and one period."""
+    """Return L + 2 W and one period, after which a probe ends."""
     return (sample.pods.start_seconds or FIRST_START_SECONDS) + 3.0 * CLEAN_SECONDS

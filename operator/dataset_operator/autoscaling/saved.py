@@ -1,7 +1,7 @@
 """The part of the memory that survives the operator, in an experiment's status.
 
-It changes only when a recommendation does, so a run that has what it needs writes nothing.
-Intervals are not kept: counters are read anew within a minute.
+It changes only with a recommendation, so a run with the workers it requires writes nothing.
+Intervals are not saved, since counters give new ones within a minute. Guards "operator restart".
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from dataset_operator.autoscaling.interface import SCALE_DOWN_WINDOW_SECONDS
 from dataset_operator.autoscaling.intervals import Memory, Move, SaturationPoint
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-# `status.scaling.recommendations` and `.moves` in the CRD; older ones are left out.
+# Limits of `status.scaling.recommendations` and `.moves` in the CRD; older entries are dropped.
 MAX_RECOMMENDATIONS = 32
 MAX_MOVES = 16
-# An operator that was away for longer does not know what it would have recommended meanwhile.
+# After a longer absence, the recommendations in between are unknown.
 MAX_ABSENCE_SECONDS = SCALE_DOWN_WINDOW_SECONDS
 
 Document = dict[str, Any]
 
 
 def save(memory: Memory) -> Document:
-    """The part of the memory that is kept, whole seconds and three digits."""
+    """Return the saved part of the memory, with whole seconds."""
     changes = memory.recommendations[-MAX_RECOMMENDATIONS:]
     is_cut = len(changes) < len(memory.recommendations)
     saved: Document = {
@@ -49,10 +49,10 @@ def save(memory: Memory) -> Document:
 
 
 def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
-    """The memory of an operator that begins anew; what was recommended last holds until now.
+    """Return the memory of an operator that starts; the last recommendation holds until now.
 
     Args:
-        seen: when the operator before was last known to be there.
+        seen: time at which the previous operator was last active.
     """
     is_fresh = now - seen <= MAX_ABSENCE_SECONDS
     listed = [(_parse(r["time"]), int(r["replicas"])) for r in saved.get("recommendations", ())]
@@ -78,7 +78,7 @@ def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
 
 
 def save_gpu(memory: GpuMemory) -> Document:
-    """Save the tries of the policy by GPUs, which change only when a try begins or ends."""
+    """Return the saved probes of the GPU-only policy; they change when a probe begins or ends."""
     saved: Document = {"sharePercent": round(100.0 * memory.share)}
     if memory.probe is not None:
         saved["probe"] = {
@@ -95,7 +95,7 @@ def save_gpu(memory: GpuMemory) -> Document:
 
 
 def restore_gpu(saved: Mapping[str, Any], chain: Memory) -> GpuMemory:
-    """Restore the tries, for an operator that starts."""
+    """Return the memory of the GPU-only policy of an operator that starts."""
     probe = saved.get("probe")
     return GpuMemory(
         chain=chain,

@@ -1,4 +1,4 @@
-"""Signals of a run at one moment, and of the interval between two moments.
+"""Signals of a run at one time, and of the interval between two samples.
 
 A source makes a `Sample` every control period; two samples of one attempt make an `Interval`.
 """
@@ -6,22 +6,52 @@ A source makes a `Sample` every control period; two samples of one attempt make 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Totals over some steps.
+
+    Attributes:
+        rows: of all ranks.
+        seconds: of one rank, without waits for production.
+    """
+
+    steps: float
+    rows: float
+    seconds: float
+
+    def __add__(self, other: StepTotals) -> StepTotals:
+        return StepTotals(
+            steps=self.steps + other.steps,
+            rows=self.rows + other.rows,
+            seconds=self.seconds + other.seconds,
+        )
+
+    def __sub__(self, earlier: StepTotals) -> StepTotals:
+        return StepTotals(
+            steps=self.steps - earlier.steps,
+            rows=self.rows - earlier.rows,
+            seconds=self.seconds - earlier.seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerCounters:
-    """All ranks together, since the attempt began; ranks move in lockstep.
+    """Counters of all ranks since the attempt began; ranks move in lockstep.
 
     Attributes:
-        rows: that all ranks took.
+        rows: taken by all ranks.
         steps: of each rank.
-        loop_seconds: of one rank's training loop, pauses (evaluation, checkpoints) left out.
-        production_seconds: of these, waiting for rows that no worker had made: the sum over the
-            steps of the longest wait of any rank, since a stall on one looks busy on the others.
+        loop_seconds: of one rank's training loop, without pauses (evaluation, checkpoints).
+        production_seconds: the part of these spent waiting for rows that no worker had made: the
+            longest wait of any rank, summed over the steps. A stall on one rank looks busy on the
+            others.
         waits: the same for other stages: transfer, batching, collate, ordering, rankSkew.
         is_unbounded: True if no trainer bounds the rows per second, because the data workers store
             the rows themselves; the loop then only waits for production.
+        clock: the finished steps by the trainers' own clock; None: the source does not report them.
     """
 
     rows: float
@@ -30,17 +60,18 @@ class TrainerCounters:
     production_seconds: float
     waits: Mapping[str, float] = field(default_factory=dict)
     is_unbounded: bool = False
+    clock: StepTotals | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCounters:
-    """All data workers together, since the attempt began; seconds are those of readers.
+    """Counters of all data workers since the attempt began; seconds are those of readers.
 
     Attributes:
         rows: delivered, in the unit of `TrainerCounters.rows`: after filters.
-        blocked_seconds: made ahead as far as the trainers take it.
-        idle_seconds: nothing to do.
-        readers_per_worker: in the mean over those that have delivered.
+        blocked_seconds: blocked on output, because enough rows are ready for the trainers.
+        idle_seconds: without work.
+        readers_per_worker: mean over the workers that have delivered rows.
     """
 
     rows: float
@@ -53,11 +84,11 @@ class WorkerCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Values of one reading; None: unknown, or not known of all workers.
+    """Values of one reading; None: unknown, or unknown for some worker.
 
     Attributes:
-        data_workers: that have delivered rows and answer.
-        readers: of these.
+        data_workers: number of workers that have delivered rows and answer.
+        readers: number of their readers.
     """
 
     trainer: TrainerCounters | None = None
@@ -68,12 +99,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pods:
-    """Data workers as they are; these are always known.
+    """Pods of the data workers, which are always known.
 
     Attributes:
-        ready: that delivered a batch.
-        stuck: that are not ready for so long that nobody counts on them any more.
-        start_seconds: from asked for to ready, the median of this run's pods; None: none was yet.
+        ready: pods that have delivered a batch.
+        stuck: pods that have been pending for `stuck_after_seconds`.
+        start_seconds: from the request to ready, the median of this run's pods; None: no pod has
+            become ready yet.
     """
 
     ready: int
@@ -81,9 +113,9 @@ class Pods:
     start_seconds: float | None = None
 
 
-# Of a pod's start until one was seen.
+# The assumed start of a pod, until one was measured.
 FIRST_START_SECONDS = 60.0
-# Three usual starts, at least five minutes.
+# A pod is stuck after three usual starts, and at least five minutes.
 _STUCK_STARTS = 3.0
 _MIN_STUCK_SECONDS = 300.0
 
@@ -95,15 +127,16 @@ def stuck_after_seconds(start_seconds: float | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All that is known at a moment.
+    """All signals at one time.
 
     Attributes:
-        at: seconds, of a clock that all samples share.
-        attempt: counters begin anew with each.
-        desired: workers that were asked for; those of them that are not ready are on their way.
-        trainer, workers: None if not known: absent, or older than three scrapes.
-        gpu_utilization: mean of the trainers' GPUs, 0 to 1; None if not known.
-        has_gpus: whether it is theirs; trainers without a GPU tell the share of time they worked.
+        at: seconds on a clock that all samples share.
+        attempt: number of the attempt; counters restart with each.
+        desired: requested workers; those that are not ready are pending.
+        trainer, workers: None if unknown: absent, or older than three scrapes.
+        gpu_utilization: mean of the trainers' GPUs, 0 to 1; None if unknown.
+        has_gpus: True if the utilisation is that of GPUs; trainers without a GPU report the share
+            of time they worked.
     """
 
     at: float
@@ -118,12 +151,12 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """The interval between two samples, all of it known.
+    """Differences between two samples in which all counters are known.
 
     Attributes:
-        end: when the later sample was taken.
-        ready: workers that were ready at both ends; None if their number changed.
-        is_unbounded: see `TrainerCounters`.
+        end: time of the later sample.
+        ready: number of ready workers; None if it changed.
+        is_unbounded, clock: see `TrainerCounters`.
     """
 
     end: float
@@ -141,6 +174,7 @@ class Interval:
     idle_seconds: float
     readers_per_worker: float
     is_unbounded: bool = False
+    clock: StepTotals | None = None
 
     @property
     def unstarved_seconds(self) -> float:
@@ -149,28 +183,29 @@ class Interval:
 
     @property
     def busy_seconds(self) -> float:
+        """Seconds in which readers read or computed."""
         return self.read_seconds + self.compute_seconds
 
     @property
     def production_share(self) -> float:
-        """b: of the loop's time, 0 to 1; 0 where there was none."""
+        """b: share of the loop's time spent waiting for production; 0 where the loop was paused."""
         share = self.production_seconds / self.loop_seconds if self.loop_seconds > 0.0 else 0.0
-        return min(1.0, share)  # a wait is told when it ends, of which a part was before
+        return min(1.0, share)  # a wait is recorded when it ends, and may have begun earlier
 
 
-# Of two readings of a sum of floats the later may be smaller by rounding.
+# By rounding, the later of two readings of a sum may be smaller by this.
 _ROUNDING_SECONDS = 1e-6
 
 
 def measure_between(before: Sample, after: Sample) -> Interval | None:
-    """The interval between two samples; None if an end is not known or counters began anew."""
+    """Return the interval between two samples; None if one is unknown or counters restarted."""
     first, last = before.trainer, after.trainer
     made, now = before.workers, after.workers
     if first is None or last is None or made is None or now is None:
         return None
     if before.attempt != after.attempt or after.at <= before.at:
         return None
-    gone = {stage: last.waits[stage] - first.waits.get(stage, 0.0) for stage in last.waits}
+    waits = {stage: last.waits[stage] - first.waits.get(stage, 0.0) for stage in last.waits}
     interval = Interval(
         end=after.at,
         seconds=after.at - before.at,
@@ -179,7 +214,7 @@ def measure_between(before: Sample, after: Sample) -> Interval | None:
         steps=last.steps - first.steps,
         loop_seconds=last.loop_seconds - first.loop_seconds,
         production_seconds=last.production_seconds - first.production_seconds,
-        waits=gone,
+        waits=waits,
         made_rows=now.rows - made.rows,
         read_seconds=now.read_seconds - made.read_seconds,
         compute_seconds=now.compute_seconds - made.compute_seconds,
@@ -187,12 +222,13 @@ def measure_between(before: Sample, after: Sample) -> Interval | None:
         idle_seconds=now.idle_seconds - made.idle_seconds,
         readers_per_worker=now.readers_per_worker,
         is_unbounded=last.is_unbounded,
+        clock=last.clock - first.clock if last.clock and first.clock else None,
     )
     return interval if _is_forward(interval) else None
 
 
 def _is_forward(interval: Interval) -> bool:
-    """Counters only grow; of an exporter that began anew they do not."""
+    """Return whether no counter fell, as counters of a restarted exporter do."""
     grown = (
         interval.rows,
         interval.steps,
@@ -204,5 +240,6 @@ def _is_forward(interval: Interval) -> bool:
         interval.compute_seconds,
         interval.blocked_seconds,
         interval.idle_seconds,
+        *(astuple(interval.clock) if interval.clock else ()),
     )
     return all(value >= -_ROUNDING_SECONDS for value in grown)

@@ -1,7 +1,7 @@
-"""The counters that the autoscaler lives on, from the page that the driver serves on the head.
+"""Parses the counters that the autoscaler reads from the metrics page of the driver.
 
-They come from a pod that runs a user's code, so a page may be anything: lines that are not expected
-are passed over, a value that cannot be makes its counter unknown, and what is not whole is unknown.
+The page comes from a pod that runs a user's code, so it may contain anything. Unexpected lines are
+skipped, an impossible value makes its counter unknown, and so does a missing one.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from itertools import islice
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from dataset_operator.autoscaling.signals import Counters, TrainerCounters, WorkerCounters
+from dataset_operator.autoscaling.signals import (
+    Counters,
+    StepTotals,
+    TrainerCounters,
+    WorkerCounters,
+)
 
-# What all names that are read here begin with.
+# The prefix of all names that are read here.
 PREFIX = "lastmile_run_"
 _STAGES = {
     "production": "production",
@@ -24,21 +29,21 @@ _STAGES = {
     "collate": "collate",
 }
 _STATES = ("read", "compute", "blocked_output", "idle")
-# More than the names that are read have lines; a page has one for each, and three about it.
+# More lines than the names have; a page has one line for each, and three about it.
 _MAX_LINES = 64
 _MAX_LINE_CHARS = 256
-# Beyond it no counter is meant.
+# No counter reaches this value.
 _MAX_VALUE = 1e18
 
 
 def parse_scaling(text: str) -> Counters:
-    """Counters from a page of Prometheus' text format; whatever is wrong with it, no error."""
+    """Return the counters of a page in Prometheus' text format; raise no error, whatever it is."""
     values: dict[tuple[str, str], float] = {}
     for sample in _read(text):
         key = (sample.name.removeprefix(PREFIX), "".join(sample.labels.values()))
         is_sound = math.isfinite(sample.value) and 0.0 <= sample.value <= _MAX_VALUE
         if key in values or not is_sound:
-            values[key] = math.nan  # said twice, or nonsense: nobody knows which
+            values[key] = math.nan  # reported twice, or nonsense
         else:
             values[key] = float(sample.value)
     known = {key: value for key, value in values.items() if not math.isnan(value)}
@@ -57,7 +62,7 @@ def _read(text: str) -> Iterator[Sample]:
         try:
             for family in text_string_to_metric_families(line):
                 yield from family.samples
-        except (ValueError, KeyError, IndexError):  # what the parser raises is not documented
+        except (ValueError, KeyError, IndexError):  # the parser does not document its errors
             continue
 
 
@@ -73,7 +78,17 @@ def _build_trainer(known: dict[tuple[str, str], float]) -> TrainerCounters | Non
         loop_seconds=loop,
         production_seconds=production,
         waits={stage: seconds for stage, seconds in waits.items() if seconds is not None},
+        clock=_build_clock(known),
     )
+
+
+def _build_clock(known: dict[tuple[str, str], float]) -> StepTotals | None:
+    steps = known.get(("finished_steps_total", ""))
+    rows = known.get(("finished_rows_total", ""))
+    seconds = known.get(("finished_seconds_total", ""))
+    if steps is None or rows is None or seconds is None:
+        return None  # a driver of an earlier version, or a job with `output`
+    return StepTotals(steps=steps, rows=rows, seconds=seconds)
 
 
 def _build_workers(known: dict[tuple[str, str], float]) -> WorkerCounters | None:

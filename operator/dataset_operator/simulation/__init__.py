@@ -1,10 +1,11 @@
-"""A run simulated event by event: what any law of scaling would do to it, in seconds of a laptop.
+"""Simulates a run event by event, to show what an autoscaling policy would do to it within seconds.
 
-    setting     what a run is like: its trainers, its workers, what changes on the way
-    events      the plant: workers that make units, a bounded queue, ranks in lockstep
-    plant       pods that are asked for, start, drain and are lost; counters as a source reads them
-    loop        a law in the loop with a plant, every control period
-    measures    what came of it: GPU-idle seconds, worker hours, settling, overshoot, reversals
+    setting     the simulated run: its trainers, its workers, and changes on the way
+    events      the simulator: workers that make units, a bounded queue, ranks in lockstep
+    cluster     the simulated cluster: pods that start, drain and are lost; counters of a source
+    truth       the true means, which no policy can see
+    loop        a policy in the loop with a simulated cluster, every control period
+    measures    GPU-idle seconds, worker hours, settling, overshoot and reversals of a run
 
-The law is any `Law`; the one of `autoscaling` runs here as it does in the operator.
+A policy is any `AutoscalingPolicy`; that of `autoscaling` runs here as it does in the operator.
 """

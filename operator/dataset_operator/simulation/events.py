@@ -1,9 +1,10 @@
-"""The plant, event by event: workers make units, a queue holds them, ranks take batches.
+"""The simulator, event by event: workers make units, a queue holds them, ranks take batches.
 
-Written over arrays and scalars, so that numba compiles it where it is installed; without it the
-same function runs, a hundred times slower.
+It uses arrays and scalars, so that numba compiles it where it is installed. Without numba the same
+functions run a hundred times slower.
 
-    W workers, by place; a place is free, or its worker starts, works, is blocked or drains
+Each worker has a place in the arrays. A place is free, or its worker starts, works, is blocked or
+drains.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def compiled(function: Function) -> Function:
-    """The function, compiled if numba is installed.
+    """Return the function, compiled if numba is installed.
 
-    All become one: called as they are, they would count references to every array of `Plant`, which
-    takes three times as long as what they do.
+    All functions are inlined into one. Calls would count references to every array of
+    `ClusterState`, which takes three times as long as the work itself.
     """
     try:
         import numba
@@ -31,7 +32,7 @@ def compiled(function: Function) -> Function:
         return function
     try:
         made: Function = numba.njit(function, cache=True, inline="always")
-    except RuntimeError:  # "no locator available": no folder that the cache could be written to
+    except RuntimeError:  # "no locator available": no folder is writable for the cache
         made = numba.njit(function, inline="always")
     return made
 
@@ -41,28 +42,28 @@ Ints = npt.NDArray[np.int64]
 
 FREE, STARTING, BUSY, BLOCKED = 0, 1, 2, 3
 COMPUTING, WAITING, PAUSED, ENDED = 0, 1, 2, 3
-# What a worker makes at first is not counted, as in the runtime's `lastmile_worker_seconds`.
+# The first seconds of a worker are not counted, as in the runtime's `lastmile_worker_seconds`.
 WARMING_SECONDS = 20.0
-# Finished units that wait for an earlier one: a ring, longer than credits ever are.
+# A ring of finished units that wait for an earlier one; longer than any credit.
 RING = 4096
 
-# Places in `Plant.sums`: counters since the run began.
+# Places in `ClusterState.sums`: counters since the start of the run.
 ROWS, STEPS, PRODUCTION, COMPUTE, PAUSED_SECONDS = 0, 1, 2, 3, 4
 MADE, READ, WORK, HELD, PAID, READY_SECONDS = 5, 6, 7, 8, 9, 10
 NUM_SUMS = 11
-# Places in `Plant.now`.
-TIME, TRAINER_UNTIL, WAIT_SINCE, QUEUE_ROWS, PAUSE_SINCE = 0, 1, 2, 3, 4
-NUM_NOW = 5
-# Places in `Plant.marks`.
+# Places in `ClusterState.now`.
+TIME, TRAINER_UNTIL, WAIT_SINCE, QUEUE_ROWS, PAUSE_SINCE, STEP_SECONDS = 0, 1, 2, 3, 4, 5
+NUM_NOW = 6
+# Places in `ClusterState.marks`.
 TRAINER, NEXT_UNIT, NEXT_OUT, DRAWS, PHASE = 0, 1, 2, 3, 4
 EPOCH_STEP, QUEUE_UNITS, NUM_RETURNED = 5, 6, 7
-# All places from this one on are free, so that nobody looks there.
+# All places from this one on are free, so that no loop visits them.
 END_PLACE = 8
 NUM_MARKS = 9
 
 
 class Given(NamedTuple):
-    """Constants of a run; phases as arrays of P, waits [P, S] in seconds per step."""
+    """Constants of a run: P phases as arrays, and waits [P, S] in seconds per step and stage."""
 
     rows: float
     batch_rows: float
@@ -84,10 +85,10 @@ class Given(NamedTuple):
     tails: Floats
 
 
-class Plant(NamedTuple):
-    """State of a run; `waits` are seconds by stage."""
+class ClusterState(NamedTuple):
+    """State of a simulated run; `waits` are seconds by stage."""
 
-    state: Ints
+    activity: Ints
     until: Floats
     ready_at: Floats
     held_since: Floats
@@ -106,211 +107,212 @@ class Plant(NamedTuple):
 
 
 @compiled
-def _draw(given: Given, plant: Plant) -> float:
-    plant.marks[DRAWS] += 1
-    return float(given.normals[plant.marks[DRAWS] % len(given.normals)])
+def _draw(given: Given, state: ClusterState) -> float:
+    state.marks[DRAWS] += 1
+    return float(given.normals[state.marks[DRAWS] % len(given.normals)])
 
 
 @compiled
-def _factor(given: Given, plant: Plant) -> float:
-    """Mean 1, with the run's noise as coefficient of variation (lognormal)."""
+def _factor(given: Given, state: ClusterState) -> float:
+    """Draw a lognormal factor with mean 1 and the run's noise as coefficient of variation."""
     sigma2 = np.log(1.0 + given.noise * given.noise)
-    return float(np.exp(np.sqrt(sigma2) * _draw(given, plant) - 0.5 * sigma2))
+    return float(np.exp(np.sqrt(sigma2) * _draw(given, state) - 0.5 * sigma2))
 
 
 @compiled
-def _lease(plant: Plant) -> int:
-    """The next unit; first the earliest that lost workers did not finish, as the feed does.
+def _lease(state: ClusterState) -> int:
+    """Return the next unit: first the earliest that lost workers did not finish, as the feed does.
 
-    With a later one, in order, all could come to wait for the earliest, which nobody makes.
+    If order is kept and a later unit came first, all workers could wait for the earliest forever.
     """
-    if plant.marks[NUM_RETURNED] > 0:
-        plant.marks[NUM_RETURNED] -= 1
-        last = plant.marks[NUM_RETURNED]
-        place = np.argmin(plant.returned[: last + 1])
-        earliest = int(plant.returned[place])
-        plant.returned[place] = plant.returned[last]
+    if state.marks[NUM_RETURNED] > 0:
+        state.marks[NUM_RETURNED] -= 1
+        last = state.marks[NUM_RETURNED]
+        place = np.argmin(state.returned[: last + 1])
+        earliest = int(state.returned[place])
+        state.returned[place] = state.returned[last]
         return earliest
-    plant.marks[NEXT_UNIT] += 1
-    return int(plant.marks[NEXT_UNIT] - 1)
+    state.marks[NEXT_UNIT] += 1
+    return int(state.marks[NEXT_UNIT] - 1)
 
 
 @compiled
-def _begin_unit(given: Given, plant: Plant, w: int) -> None:
-    """A worker leases the next unit; how long it takes depends on all that read beside it."""
-    t, phase = plant.now[TIME], plant.marks[PHASE]
-    cost = given.unit_rows * given.phase_row[phase] * _factor(given, plant)
-    cost *= given.tails[plant.marks[DRAWS] % len(given.tails)]
-    speed = plant.speed[w]
-    plant.is_warm[w] = 1 if t >= plant.ready_at[w] + WARMING_SECONDS else 0
-    if t < plant.ready_at[w] + given.warm_seconds:
+def _begin_unit(given: Given, state: ClusterState, w: int) -> None:
+    """Let a worker lease the next unit; its duration depends on the number of busy readers."""
+    t, phase = state.now[TIME], state.marks[PHASE]
+    cost = given.unit_rows * given.phase_row[phase] * _factor(given, state)
+    cost *= given.tails[state.marks[DRAWS] % len(given.tails)]
+    speed = state.speed[w]
+    state.is_warm[w] = 1 if t >= state.ready_at[w] + WARMING_SECONDS else 0
+    if t < state.ready_at[w] + given.warm_seconds:
         speed *= given.warm_speed
     busy = 0
-    for other in range(plant.marks[END_PLACE]):
-        if plant.state[other] == BUSY:
+    for other in range(state.marks[END_PLACE]):
+        if state.activity[other] == BUSY:
             busy += 1
     rate = max(1, busy) / given.phase_row[phase]
     slower = max(1.0, rate / given.storage)
     work = cost * (1.0 - given.read_share) / speed
     read = max(cost * given.read_share / speed, cost * slower - work)
-    plant.read[w], plant.work[w] = read, work
-    plant.unit[w] = _lease(plant)
-    plant.state[w] = BUSY
-    plant.until[w] = t + read + work
+    state.read[w], state.work[w] = read, work
+    state.unit[w] = _lease(state)
+    state.activity[w] = BUSY
+    state.until[w] = t + read + work
 
 
 @compiled
-def _has_credit(given: Given, plant: Plant, unit: int) -> bool:
+def _has_credit(given: Given, state: ClusterState, unit: int) -> bool:
     if given.is_ordered:
-        return bool(unit - plant.marks[NEXT_OUT] + plant.marks[QUEUE_UNITS] < given.credit_units)
-    return bool(plant.marks[QUEUE_UNITS] < given.credit_units)
+        return bool(unit - state.marks[NEXT_OUT] + state.marks[QUEUE_UNITS] < given.credit_units)
+    return bool(state.marks[QUEUE_UNITS] < given.credit_units)
 
 
 @compiled
-def _hand_over(given: Given, plant: Plant, w: int) -> None:
-    """A finished unit goes to the queue; its worker begins another, or ends if it drains."""
+def _hand_over(given: Given, state: ClusterState, w: int) -> None:
+    """Put a finished unit into the queue; its worker starts another, or ends if it drains."""
     if given.is_ordered:
-        plant.done[plant.unit[w] % RING] = 1
-        while plant.done[plant.marks[NEXT_OUT] % RING] == 1:
-            plant.done[plant.marks[NEXT_OUT] % RING] = 0
-            plant.marks[NEXT_OUT] += 1
-            plant.marks[QUEUE_UNITS] += 1
-            plant.now[QUEUE_ROWS] += given.unit_rows
+        state.done[state.unit[w] % RING] = 1
+        while state.done[state.marks[NEXT_OUT] % RING] == 1:
+            state.done[state.marks[NEXT_OUT] % RING] = 0
+            state.marks[NEXT_OUT] += 1
+            state.marks[QUEUE_UNITS] += 1
+            state.now[QUEUE_ROWS] += given.unit_rows
     else:
-        plant.marks[QUEUE_UNITS] += 1
-        plant.now[QUEUE_ROWS] += given.unit_rows
-    if plant.is_warm[w] == 1:
-        plant.sums[MADE] += given.unit_rows
-    if plant.drains[w] == 1:
-        plant.state[w] = FREE
-        plant.drains[w] = 0
+        state.marks[QUEUE_UNITS] += 1
+        state.now[QUEUE_ROWS] += given.unit_rows
+    if state.is_warm[w] == 1:
+        state.sums[MADE] += given.unit_rows
+    if state.drains[w] == 1:
+        state.activity[w] = FREE
+        state.drains[w] = 0
     else:
-        _begin_unit(given, plant, w)
+        _begin_unit(given, state, w)
 
 
 @compiled
-def _finish_unit(given: Given, plant: Plant, w: int) -> None:
-    if plant.is_warm[w] == 1:
-        plant.sums[READ] += plant.read[w]
-        plant.sums[WORK] += plant.work[w]
-    if plant.drains[w] == 1 or _has_credit(given, plant, plant.unit[w]):
-        _hand_over(given, plant, w)
+def _finish_unit(given: Given, state: ClusterState, w: int) -> None:
+    if state.is_warm[w] == 1:
+        state.sums[READ] += state.read[w]
+        state.sums[WORK] += state.work[w]
+    if state.drains[w] == 1 or _has_credit(given, state, state.unit[w]):
+        _hand_over(given, state, w)
     else:
-        plant.state[w] = BLOCKED
-        plant.held_since[w] = plant.now[TIME]
-        plant.until[w] = np.inf
+        state.activity[w] = BLOCKED
+        state.held_since[w] = state.now[TIME]
+        state.until[w] = np.inf
 
 
 @compiled
-def _release(given: Given, plant: Plant) -> None:
-    """Let blocked workers hand over chunks within the credit, the oldest unit first."""
+def _release(given: Given, state: ClusterState) -> None:
+    """Let blocked workers hand over units within the credit, the oldest unit first."""
     while True:
         first = -1
-        for w in range(plant.marks[END_PLACE]):
-            if plant.state[w] == BLOCKED and (first < 0 or plant.unit[w] < plant.unit[first]):
+        for w in range(state.marks[END_PLACE]):
+            if state.activity[w] == BLOCKED and (first < 0 or state.unit[w] < state.unit[first]):
                 first = w
-        if first < 0 or not _has_credit(given, plant, plant.unit[first]):
+        if first < 0 or not _has_credit(given, state, state.unit[first]):
             return
-        plant.sums[HELD] += plant.now[TIME] - plant.held_since[first]
-        _hand_over(given, plant, first)
+        state.sums[HELD] += state.now[TIME] - state.held_since[first]
+        _hand_over(given, state, first)
 
 
 @compiled
-def _take_batch(given: Given, plant: Plant) -> None:
-    """The trainers take a batch if it is there, and wait for it otherwise."""
-    t = plant.now[TIME]
-    if plant.sums[ROWS] >= given.rows:
-        plant.marks[TRAINER] = ENDED
-        plant.now[TRAINER_UNTIL] = np.inf
+def _take_batch(given: Given, state: ClusterState) -> None:
+    """Let the trainers take a batch if it is ready, and wait for it otherwise."""
+    t = state.now[TIME]
+    if state.sums[ROWS] >= given.rows:
+        state.marks[TRAINER] = ENDED
+        state.now[TRAINER_UNTIL] = np.inf
         return
-    if plant.now[QUEUE_ROWS] < given.batch_rows:
-        plant.marks[TRAINER] = WAITING
-        plant.now[WAIT_SINCE] = t
-        plant.now[TRAINER_UNTIL] = np.inf
+    if state.now[QUEUE_ROWS] < given.batch_rows:
+        state.marks[TRAINER] = WAITING
+        state.now[WAIT_SINCE] = t
+        state.now[TRAINER_UNTIL] = np.inf
         return
-    plant.now[QUEUE_ROWS] -= given.batch_rows
-    plant.marks[QUEUE_UNITS] = int(np.ceil(plant.now[QUEUE_ROWS] / given.unit_rows))
-    phase = plant.marks[PHASE]
-    while phase + 1 < len(given.phase_rows) and plant.sums[ROWS] >= given.phase_rows[phase + 1]:
+    state.now[QUEUE_ROWS] -= given.batch_rows
+    state.marks[QUEUE_UNITS] = int(np.ceil(state.now[QUEUE_ROWS] / given.unit_rows))
+    phase = state.marks[PHASE]
+    while phase + 1 < len(given.phase_rows) and state.sums[ROWS] >= given.phase_rows[phase + 1]:
         phase += 1
-    plant.marks[PHASE] = phase
-    seconds = given.phase_step[phase] * _factor(given, plant)
-    plant.sums[COMPUTE] += seconds
-    for stage in range(len(plant.waits)):
-        plant.waits[stage] += given.phase_waits[phase, stage]
+    state.marks[PHASE] = phase
+    seconds = given.phase_step[phase] * _factor(given, state)
+    state.sums[COMPUTE] += seconds
+    for stage in range(len(state.waits)):
+        state.waits[stage] += given.phase_waits[phase, stage]
         seconds += given.phase_waits[phase, stage]
-    plant.sums[ROWS] += given.batch_rows
-    plant.sums[STEPS] += 1.0
-    plant.marks[TRAINER] = COMPUTING
-    plant.now[TRAINER_UNTIL] = t + seconds
-    _release(given, plant)
+    state.now[STEP_SECONDS] = seconds
+    state.sums[ROWS] += given.batch_rows
+    state.sums[STEPS] += 1.0
+    state.marks[TRAINER] = COMPUTING
+    state.now[TRAINER_UNTIL] = t + seconds
+    _release(given, state)
 
 
 @compiled
-def _end_wait(plant: Plant) -> None:
-    waited = plant.now[TIME] - plant.now[WAIT_SINCE]
-    plant.sums[PRODUCTION] += waited
-    plant.now[WAIT_SINCE] = plant.now[TIME]
+def _end_wait(state: ClusterState) -> None:
+    waited = state.now[TIME] - state.now[WAIT_SINCE]
+    state.sums[PRODUCTION] += waited
+    state.now[WAIT_SINCE] = state.now[TIME]
 
 
 @compiled
-def _end_step(given: Given, plant: Plant) -> None:
-    """A step ends, or a pause: the next batch, or the pause that is due."""
-    if plant.marks[TRAINER] == COMPUTING and given.epoch_steps > 0:
-        plant.marks[EPOCH_STEP] += 1
-        if plant.marks[EPOCH_STEP] >= given.epoch_steps:
-            plant.marks[EPOCH_STEP] = 0
-            plant.marks[TRAINER] = PAUSED
-            plant.now[PAUSE_SINCE] = plant.now[TIME]
-            plant.now[TRAINER_UNTIL] = plant.now[TIME] + given.pause_seconds
+def _end_step(given: Given, state: ClusterState) -> None:
+    """End a step or a pause: take the next batch, or start the pause that is due."""
+    if state.marks[TRAINER] == COMPUTING and given.epoch_steps > 0:
+        state.marks[EPOCH_STEP] += 1
+        if state.marks[EPOCH_STEP] >= given.epoch_steps:
+            state.marks[EPOCH_STEP] = 0
+            state.marks[TRAINER] = PAUSED
+            state.now[PAUSE_SINCE] = state.now[TIME]
+            state.now[TRAINER_UNTIL] = state.now[TIME] + given.pause_seconds
             return
-    if plant.marks[TRAINER] == PAUSED:
-        plant.sums[PAUSED_SECONDS] += plant.now[TIME] - plant.now[PAUSE_SINCE]
-    _take_batch(given, plant)
+    if state.marks[TRAINER] == PAUSED:
+        state.sums[PAUSED_SECONDS] += state.now[TIME] - state.now[PAUSE_SINCE]
+    _take_batch(given, state)
 
 
 @compiled
-def _find_end_place(plant: Plant) -> None:
-    while plant.marks[END_PLACE] > 0 and plant.state[plant.marks[END_PLACE] - 1] == FREE:
-        plant.marks[END_PLACE] -= 1
+def _find_end_place(state: ClusterState) -> None:
+    while state.marks[END_PLACE] > 0 and state.activity[state.marks[END_PLACE] - 1] == FREE:
+        state.marks[END_PLACE] -= 1
 
 
 @compiled
-def _pass(plant: Plant, until: float) -> None:
-    """Let time go by in which nothing happens."""
+def _pass(state: ClusterState, until: float) -> None:
+    """Advance the time to an event, without events in between."""
     paid, ready = 0, 0
-    for w in range(plant.marks[END_PLACE]):
-        if plant.state[w] != FREE:
+    for w in range(state.marks[END_PLACE]):
+        if state.activity[w] != FREE:
             paid += 1
-            if plant.state[w] != STARTING:
+            if state.activity[w] != STARTING:
                 ready += 1
-    seconds = until - plant.now[TIME]
-    plant.sums[PAID] += paid * seconds
-    plant.sums[READY_SECONDS] += ready * seconds
-    plant.now[TIME] = until
+    seconds = until - state.now[TIME]
+    state.sums[PAID] += paid * seconds
+    state.sums[READY_SECONDS] += ready * seconds
+    state.now[TIME] = until
 
 
 @compiled
-def advance(given: Given, plant: Plant, until: float) -> None:
-    """Let everything happen that happens until then, or until the run has ended."""
-    _find_end_place(plant)
-    while plant.marks[TRAINER] != ENDED:
-        first, at = -1, plant.now[TRAINER_UNTIL]
-        for w in range(plant.marks[END_PLACE]):
-            if plant.state[w] != FREE and plant.until[w] < at:
-                first, at = w, plant.until[w]
+def advance(given: Given, state: ClusterState, until: float) -> None:
+    """Simulate all events until a time, or until the run has ended."""
+    _find_end_place(state)
+    while state.marks[TRAINER] != ENDED:
+        first, at = -1, state.now[TRAINER_UNTIL]
+        for w in range(state.marks[END_PLACE]):
+            if state.activity[w] != FREE and state.until[w] < at:
+                first, at = w, state.until[w]
         if at > until:
             break
-        _pass(plant, at)
+        _pass(state, at)
         if first < 0:
-            _end_step(given, plant)
-        elif plant.state[first] == STARTING:
-            plant.ready_at[first] = at
-            _begin_unit(given, plant, first)
+            _end_step(given, state)
+        elif state.activity[first] == STARTING:
+            state.ready_at[first] = at
+            _begin_unit(given, state, first)
         else:
-            _finish_unit(given, plant, first)
-        if plant.marks[TRAINER] == WAITING and plant.now[QUEUE_ROWS] >= given.batch_rows:
-            _end_wait(plant)
-            _take_batch(given, plant)
-    if plant.marks[TRAINER] != ENDED:
-        _pass(plant, until)
+            _finish_unit(given, state, first)
+        if state.marks[TRAINER] == WAITING and state.now[QUEUE_ROWS] >= given.batch_rows:
+            _end_wait(state)
+            _take_batch(given, state)
+    if state.marks[TRAINER] != ENDED:
+        _pass(state, until)

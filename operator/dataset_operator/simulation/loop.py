@@ -1,4 +1,4 @@
-"""A law in the loop with a plant: read, decide, ask, every period until all rows are trained."""
+"""Runs a policy with a simulated cluster: read, decide, request, until all rows are trained."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ import numpy as np
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation import events
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.setting import Setting
 from dataset_operator.simulation.truth import Truth, truth_now
 
-# A run that starves is given up after so many times what it takes with rows always there.
+# A starved run is given up after this many times its duration with rows always ready.
 MAX_STRETCH = 8.0
-# Of a reading of GPU utilisation, which is a mean over a scrape.
+# Standard deviation of a reading of GPU utilisation, which is a mean over a scrape.
 _GPU_NOISE = 0.01
 
 
-class Law(Protocol):
-    """Whatever says how many workers there should be."""
+class AutoscalingPolicy(Protocol):
+    """A policy that sets the number of workers."""
 
     def decide(self, sample: Sample) -> int:
-        """The number to ask for from now on."""
+        """Return the number of workers to request."""
         ...
 
     def restart(self) -> None:
-        """The process that runs the law begins anew."""
+        """Restart the process that runs the policy."""
         ...
 
 
-MakeLaw = Callable[[Cluster], Law]
+MakePolicy = Callable[[Cluster], AutoscalingPolicy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """State of a run at the end of a control period; sums count from the beginning.
+    """State of a run at the end of a control period; sums count from its beginning.
 
     Attributes:
-        capacity: pods that it could have had.
+        desired: requested workers.
+        capacity: pods that the cluster could place.
     """
 
     at: float
@@ -64,23 +65,26 @@ class Trace:
 
 
 def simulate(
-    setting: Setting, make_law: MakeLaw, seed: int, max_stretch: float = MAX_STRETCH
+    setting: Setting, make_policy: MakePolicy, seed: int, max_stretch: float = MAX_STRETCH
 ) -> Trace:
-    """Run a setting under a law; the same seed gives every law the same noise to start from."""
-    [trace] = simulate_together([setting], make_law, seed, max_stretch)
+    """Simulate a setting under a policy; the same seed gives every policy the same noise."""
+    [trace] = simulate_together([setting], make_policy, seed, max_stretch)
     return trace
 
 
 def simulate_together(
-    settings: Sequence[Setting], make_law: MakeLaw, seed: int, max_stretch: float = MAX_STRETCH
+    settings: Sequence[Setting],
+    make_policy: MakePolicy,
+    seed: int,
+    max_stretch: float = MAX_STRETCH,
 ) -> list[Trace]:
-    """Run settings side by side, each under a law of its own, until all have ended.
+    """Simulate concurrent settings, each under its own policy, until all have ended.
 
     Args:
-        settings: `schedulable` of each bounds the pods of all; whoever asks first gets them.
-        max_stretch: a run that is not over after so many times its least seconds is given up.
+        settings: `schedulable` of each bounds the pods of all; the first request gets them.
+        max_stretch: a run is given up after this many times its shortest duration.
     """
-    runs = [_begin(setting, make_law, seed, place) for place, setting in enumerate(settings)]
+    runs = [_begin(setting, make_policy, seed, place) for place, setting in enumerate(settings)]
     latest = [max_stretch * _least_seconds(setting) for setting in settings]
     while any(
         not run.cluster.has_ended and run.cluster.time < end
@@ -98,40 +102,40 @@ def simulate_together(
 
 @dataclass(slots=True)
 class _Run:
-    """A plant and its law."""
+    """A simulated cluster and its policy."""
 
     cluster: Cluster
-    law: Law
+    policy: AutoscalingPolicy
     trace: Trace
     readings: np.random.Generator
     restarts: list[float]
     computed_before: float = 0.0
 
     def go_on(self) -> None:
-        """A control period, and what the law makes of it."""
+        """Simulate one control period, and apply the decision at its end."""
         cluster, setting = self.cluster, self.trace.setting
         cluster.run(cluster.time + PERIOD_SECONDS)
         if self.restarts and cluster.time >= self.restarts[0]:
             self.restarts.pop(0)
-            self.law.restart()
-        computed = float(cluster.plant.sums[events.COMPUTE])
+            self.policy.restart()
+        computed = float(cluster.state.sums[events.COMPUTE])
         noise = float(self.readings.standard_normal())
         gpu = _read_gpu(cluster, computed - self.computed_before, noise)
         self.computed_before = computed
         sample = cluster.read(gpu)
         self.trace.moments.append(_note(cluster, sample.pods.ready))
-        workers = self.law.decide(_blind(setting, sample))
+        workers = self.policy.decide(_blind(setting, sample))
         if workers != cluster.desired:
-            cluster.ask(workers)
+            cluster.request(workers)
 
 
-def _begin(setting: Setting, make_law: MakeLaw, seed: int, place: int) -> _Run:
-    """The first of several runs is what it is alone; each other has noise of its own."""
+def _begin(setting: Setting, make_policy: MakePolicy, seed: int, place: int) -> _Run:
+    """Start a run; the first of several has the noise that it has alone."""
     apart = (place,) if place else ()
     cluster = Cluster(setting=setting, seed=(seed, *apart) if apart else seed)
     return _Run(
         cluster=cluster,
-        law=make_law(cluster),
+        policy=make_policy(cluster),
         trace=Trace(setting=setting),
         readings=np.random.default_rng((seed, 1, *apart)),
         restarts=list(setting.restarts),
@@ -150,7 +154,7 @@ def _least_seconds(setting: Setting) -> float:
 
 
 def _note(cluster: Cluster, ready: int) -> Moment:
-    sums = cluster.plant.sums
+    sums = cluster.state.sums
     return Moment(
         at=cluster.time,
         desired=cluster.desired,
@@ -164,18 +168,18 @@ def _note(cluster: Cluster, ready: int) -> Moment:
 
 
 def _read_gpu(cluster: Cluster, computed: float, noise: float) -> float | None:
-    """Return the value of a GPU series for the last period, given the seconds computed."""
+    """Return the GPU series for the last period, from the seconds of compute in it."""
     setting = cluster.setting
     if setting.gpu == "absent":
         return None
     if setting.gpu == "zero":
-        return None  # on a node whose NVML gives nothing, a source tells 0 from unknown
+        return None  # a source knows the nodes whose NVML reports nothing
     share = computed / PERIOD_SECONDS * setting.natural_utilization + _GPU_NOISE * noise
     return min(1.0, max(0.0, share))
 
 
 def _blind(setting: Setting, sample: Sample) -> Sample:
-    """Keep only the pods of a sample, as in an outage of metrics."""
+    """Remove all signals but the pods during an outage of metrics."""
     if any(first <= sample.at < last for first, last in setting.outages):
         return replace(sample, trainer=None, workers=None, gpu_utilization=None)
     return sample

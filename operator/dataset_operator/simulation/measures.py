@@ -123,7 +123,7 @@ def find_turns(desired: Sequence[int]) -> list[int]:
 
 
 def _wanted(moment: Moment) -> int:
-    return moment.truth.needed(HEADROOM)
+    return moment.truth.required(HEADROOM)
 
 
 def _find_changes(moments: Sequence[Moment]) -> list[int]:

@@ -1,22 +1,22 @@
-"""Settings of a simulated run. Rates are of the whole run: ranks move in lockstep, as one."""
+"""Settings of a simulated run. Rates are those of all ranks together, which move in lockstep."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# Waits of a step that no worker cures, in the order of `Phase.waits`.
+# Waits of a step that more workers do not shorten, in the order of `ClusterState.waits`.
 STAGES = ("transfer", "collate", "ordering", "rankSkew")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Costs and waits that apply from a row on.
+    """Costs and waits that apply from one row of the run on.
 
     Attributes:
-        from_row: of the run.
-        step_seconds: of compute, mean.
-        row_seconds: of one busy worker for one row that is delivered, mean.
-        waits: seconds of each step that trainers wait for other stages, by stage.
+        from_row: the first row.
+        step_seconds: mean compute of a step.
+        row_seconds: mean work of one worker per delivered row.
+        waits: seconds per step that trainers wait for other stages, by stage.
     """
 
     from_row: float = 0.0
@@ -27,7 +27,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Workers lost at once: a spot reclaim."""
+    """A share of the workers that is lost at one time: a spot reclaim."""
 
     at: float
     share: float
@@ -35,29 +35,31 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A run and the cluster that it is on.
+    """A run and its cluster.
 
     Attributes:
-        rows: of the whole run, after filters; it ends with the last.
-        batch_rows: that all ranks take in one step.
-        is_unbounded: the workers store the rows themselves, and no trainer bounds their number; a
-            step is then a chunk that was stored, and takes no time.
-        unit_rows: that a worker makes at a time.
-        credit_units: made ahead of the trainers at most.
-        noise: coefficient of variation of a step's time and of a unit's cost.
-        read_share: of a busy worker's time; storage that is at its limit adds to it.
-        storage_rows_per_second: that all workers together can read.
+        rows: rows of the whole run after filters; the run ends with the last.
+        batch_rows: rows that all ranks take in one step.
+        is_unbounded: True if the workers store the rows themselves, so that no trainer bounds their
+            number; a step is then a stored chunk, and takes no time.
+        unit_rows: rows that a worker makes at a time.
+        credit_units: the most units that are ready for the trainers.
+        noise: coefficient of variation of a step's duration and of a unit's cost.
+        read_share: share of a busy worker's time spent reading; a storage at its limit adds to it.
+        storage_rows_per_second: limit of all readers together.
         tail: shape of Pareto-distributed unit costs, above 1; None: no heavy tail.
-        is_ordered: units reach the trainers in the order in which they were leased.
-        slow_share, slow_speed: of the workers, and how fast these are.
-        warm_seconds, warm_speed: how long and how fast a worker works at first.
+        is_ordered: True if units reach the trainers in the order in which they were leased.
+        slow_share, slow_speed: share of slow workers, and their relative speed.
+        warm_seconds, warm_speed: duration and relative speed of a worker's warm-up.
         epoch_steps, pause_seconds: a pause (evaluation, checkpoint) after so many steps; 0: none.
-        natural_utilization: of a GPU that computes.
-        start_seconds: L, from a pod's request to its first batch, median.
-        crash_per_minute: probability that a worker dies.
+        natural_utilization: utilisation of a GPU that computes.
+        start_seconds: L, the median time from a pod's request to its first batch.
+        crash_per_minute: probability that a worker is lost.
         schedulable: pods that the cluster can place at once.
-        outages: (from, to) in which no metrics are read.
-        gpu: what the GPU series says: as it is, 0, or nothing.
+        outages: (from, to) without metrics.
+        restarts: times at which the process of the policy restarts.
+        gpu: the GPU series: "measured", "zero" or "absent".
+        first_workers: workers at the start.
     """
 
     rows: float

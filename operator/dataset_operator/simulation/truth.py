@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dataset_operator.simulation import events
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.setting import Phase, Setting
 
 
@@ -14,17 +14,17 @@ from dataset_operator.simulation.setting import Phase, Setting
 class Truth:
     """Attributes:
 
-    demand: rows per second that the trainers would take, pauses left out.
+    demand: rows per second that the trainers would take, without pauses.
     worker_rate: rows per second of one busy worker while storage is not at its limit.
-    useful: workers beyond which no row more is made a second.
+    useful: workers beyond which rows per second do not increase.
     """
 
     demand: float
     worker_rate: float
     useful: int
 
-    def needed(self, headroom: float) -> int:
-        """⌈D (1 + h) ÷ μ⌉, no more than are of use."""
+    def required(self, headroom: float) -> int:
+        """Return ⌈D (1 + h) ÷ μ⌉, and at most the useful workers."""
         return min(math.ceil(self.demand * (1.0 + headroom) / self.worker_rate), self.useful)
 
 
@@ -44,5 +44,5 @@ def truth_of(setting: Setting, phase: Phase) -> Truth:
 
 def truth_now(cluster: Cluster) -> Truth:
     """Return the true means at this moment of a simulation."""
-    phase = cluster.setting.phases[int(cluster.plant.marks[events.PHASE])]
+    phase = cluster.setting.phases[int(cluster.state.marks[events.PHASE])]
     return truth_of(cluster.setting, phase)

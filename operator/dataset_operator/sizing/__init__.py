@@ -1,13 +1,13 @@
 """`lastmile simulate`: the number of data workers that a run will need, and its cost.
 
-    measured    what of `profile.json` is used, read and checked against a manifest
-    run         the run that is simulated: the spec, what was measured, what the person assumes
-    laws        the operator's law, and numbers that stay the same
-    compare     each of them over the same seeds
-    advice      what it comes to, in a sentence, and what to change
-    document    all of it: the models of `simulation.json`
-    sheet       the document as a page of tiles, charts and a table
+    measured        the part of `profile.json` that is used, checked against a manifest
+    simulated_run   the simulated run: the spec, the measurements, the user's assumptions
+    scalers         the operator's policy, and constant numbers of workers
+    compare         each of them over the same seeds
+    conclusion      the result in a sentence, and advice on the manifest
+    document        the models of `simulation.json`
+    sheet           the document as a table and as a page
+    session         all of it from end to end
 
-The law and the plant are those of `autoscaling` and `simulation`; nothing here decides or simulates
-by itself.
+The policy is that of `autoscaling`, and the simulator that of `simulation`.
 """

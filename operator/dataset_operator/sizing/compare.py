@@ -1,4 +1,4 @@
-"""Every policy over the same run and the same seeds."""
+"""Simulates every policy for the same run with the same seeds."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dataset_operator.autoscaling import Decision
-from dataset_operator.simulation.loop import Law, Moment, Trace, simulate
+from dataset_operator.simulation.loop import AutoscalingPolicy, Moment, Trace, simulate
 from dataset_operator.simulation.setting import Setting
 from dataset_operator.sizing.document import Curve, Outcome, PolicyName, WholeRun
 from dataset_operator.sizing.scalers import Autoscaler, Constant
 from dataset_operator.sizing.simulated_run import SECONDS_PER_HOUR, Assumed, Run
 
-# Enough that one that was lucky does not tell; the figures are their means.
+# Simulations per policy, so that a lucky one does not decide; the figures are their means.
 TIMES = 3
-# So much of a simulation, from its end, is looked at for the number that it came to.
+# The settled number is taken from this share of a simulation, at its end.
 _SETTLED_SHARE = 1.0 / 3.0
-# A number that is left for longer than this share of that time is not settled.
+# A number is not settled if workers differ from it for a longer share of that time.
 _MAX_UNSETTLED_SHARE = 0.1
-# Of two simulations whose numbers are further apart than this share, neither is the answer.
+# Simulations whose numbers differ by a larger share have no common result.
 _MAX_APART_SHARE = 0.1
 # Points of a curve: a picture is 550 pixels wide.
 _MAX_POINTS = 400
@@ -28,7 +28,7 @@ _MAX_POINTS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """A number of workers for the whole run; None: the law's."""
+    """A compared policy: a constant number of workers; None: the autoscaling policy."""
 
     name: PolicyName
     workers: int | None = None
@@ -36,7 +36,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Outcomes of all policies, and the autoscaler's last decision."""
+    """Outcomes of all policies, and the autoscaling policy's last decision."""
 
     outcomes: tuple[Outcome, ...]
     curves: tuple[Curve, ...]
@@ -44,7 +44,7 @@ class Compared:
 
 
 def list_policies(run: Run) -> tuple[Policy, ...]:
-    """The law and the constants that a person might take instead."""
+    """Return the autoscaling policy, and the constants that a user might choose instead."""
     return (
         Policy(name="autoscaler"),
         Policy(name="minReplicas", workers=run.rules.min_workers),
@@ -56,31 +56,31 @@ def list_policies(run: Run) -> tuple[Policy, ...]:
 def compare(
     run: Run, assumed: Assumed, tell: Callable[[str], None] = lambda what: None
 ) -> Compared:
-    """Simulate every policy; constants that are the same number once.
+    """Simulate every policy; equal constants are simulated once.
 
     Args:
-        tell: called with what is simulated next.
+        tell: called with the name of the policy that is simulated next.
     """
     known: dict[int | None, list[Trace]] = {}
-    outcomes, curves, laws = [], [], []
+    outcomes, curves, autoscalers = [], [], []
     for policy in list_policies(run):
         tell(policy.name)
         if policy.workers not in known:
             found = [_simulate(run, policy, assumed.seed + index) for index in range(TIMES)]
             known[policy.workers] = [trace for trace, _ in found]
-            laws += [law for _, law in found if isinstance(law, Autoscaler)]
+            autoscalers += [scaler for _, scaler in found if isinstance(scaler, Autoscaler)]
         traces = known[policy.workers]
         outcomes.append(_sum_up(policy, traces, run, assumed))
         curves.append(build_curve(policy.name, traces[0].moments))
-    last = laws[0].last
-    assert last is not None, "a simulation has a period at least"
+    last = autoscalers[0].last
+    assert last is not None, "a simulation has at least one period"
     return Compared(outcomes=tuple(outcomes), curves=tuple(curves), last=last)
 
 
-def _simulate(run: Run, policy: Policy, seed: int) -> tuple[Trace, Law]:
+def _simulate(run: Run, policy: Policy, seed: int) -> tuple[Trace, AutoscalingPolicy]:
     workers = policy.workers
-    law: Law = Autoscaler(run.rules) if workers is None else Constant(workers)
-    return simulate(_setting_of(run, policy), lambda _: law, seed), law
+    scaler: AutoscalingPolicy = Autoscaler(run.rules) if workers is None else Constant(workers)
+    return simulate(_setting_of(run, policy), lambda _: scaler, seed), scaler
 
 
 def _setting_of(run: Run, policy: Policy) -> Setting:
@@ -138,7 +138,7 @@ Settled = tuple[int, float]
 
 
 def find_common(settled: Sequence[Settled | None]) -> tuple[int | None, float | None]:
-    """The median number, and the longest that it took; None: they are not of one mind."""
+    """Return the median number, and the longest settling time; None: the numbers differ."""
     known = [each for each in settled if each is not None]
     numbers = sorted(number for number, _ in known)
     if len(known) < len(settled):
@@ -149,14 +149,14 @@ def find_common(settled: Sequence[Settled | None]) -> tuple[int | None, float | 
 
 
 def find_settled(moments: Sequence[Moment]) -> Settled | None:
-    """The number that it came to, and since when it stayed within one of it; None: it did not."""
+    """Return the settled number, and the time since which it held within one; None: it varied."""
     late = _last_part(moments)
     settled = statistics.mode(moment.ready for moment in late)
     off = [moment for moment in late if abs(moment.ready - settled) > 1]
     if len(off) > _MAX_UNSETTLED_SHARE * len(late):
         return None
     start = len(moments) - len(late)
-    # Within the last part a pod that is lost for a while unsettles nothing.
+    # Within the last part, a pod that is lost for a while does not count.
     before = [i for i in range(start) if abs(moments[i].ready - settled) > 1]
     return settled, moments[before[-1] + 1].at if before else 0.0
 
@@ -174,9 +174,9 @@ def _last_part(moments: Sequence[Moment]) -> Sequence[Moment]:
 def _extend(moments: Sequence[Moment], samples: float) -> tuple[float, float]:
     """Return the seconds and paid worker seconds until this many samples are trained on."""
     if samples > moments[-1].rows:
-        # In the last period the run ends, so that part of it is empty.
+        # The run ends within the last period, so that period is incomplete.
         last, middle = moments[-2], moments[len(moments) // 2]
-        if last.rows == middle.rows:  # steps of minutes: the whole has to do
+        if last.rows == middle.rows:  # steps take minutes: use the whole run
             times = samples / moments[-1].rows
             return times * moments[-1].at, times * moments[-1].paid_seconds
         times = (samples - last.rows) / (last.rows - middle.rows)
@@ -192,7 +192,7 @@ def _extend(moments: Sequence[Moment], samples: float) -> tuple[float, float]:
 
 
 def build_curve(name: PolicyName, moments: Sequence[Moment]) -> Curve:
-    """A trace in few enough points; waits are means over what lies between two of them."""
+    """Return a trace with few points; waits are means between two of them."""
     stride = -(-len(moments) // _MAX_POINTS)
     kept = [moments[0], *moments[stride::stride]]
     if kept[-1] is not moments[-1]:
@@ -206,7 +206,7 @@ def build_curve(name: PolicyName, moments: Sequence[Moment]) -> Curve:
         seconds=tuple(moment.at for moment in kept),
         asked=tuple(moment.desired for moment in kept),
         ready=tuple(moment.ready for moment in kept),
-        # A wait is told when it ends, of which a part was before.
+        # A wait is recorded when it ends, and may have begun before the previous point.
         idle_ratio=tuple(min(1.0, wait) for wait in (first, *waits)),
     )
 

@@ -9,16 +9,16 @@ from dataset_operator.sizing.document import Advice, Outcome
 from dataset_operator.sizing.simulated_run import SECONDS_PER_HOUR, Assumed, Run
 from pipeline_runtime.formatting import format_duration, format_percent, format_short
 
-# Waits below are let be: where the law too stops adding workers.
+# Smaller waits are ignored; the policy adds no workers below this share either.
 _MIN_IDLE_RATIO = 0.02
-# A run that is over before so many decisions gains little by them.
+# A shorter run has too few decisions to profit from autoscaling.
 _MIN_DECISIONS_SECONDS = 600.0
 _MIN_FIELD, _MAX_FIELD = "spec.dataWorkers.minReplicas", "spec.dataWorkers.maxReplicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """A sentence, and changes that are worth making."""
+    """A sentence, and changes that are worthwhile."""
 
     headline: str
     advice: tuple[Advice, ...] = ()
@@ -28,7 +28,7 @@ def conclude(run: Run, found: Outcome, last: Decision) -> Conclusion:
     """Conclude from the autoscaler's outcome.
 
     Args:
-        last: its last answer, with what kept the number from another one.
+        last: its last decision, with the rule that limited the number.
     """
     least, most = run.rules.min_workers, run.rules.max_workers
     if least == most:
@@ -102,7 +102,7 @@ def format_workers(number: float) -> str:
 
 
 def _raise_most(run: Run) -> Advice:
-    high = run.count(run.need_high)
+    high = run.count(run.required_high)
     text = f"raise it to {run.wanted}"
     if high > run.wanted:
         text += f"; {high} are enough by the slowest reader and the fastest trainer that were seen"
@@ -113,8 +113,7 @@ def _say_enough(run: Run) -> str:
     if run.wanted > 1:
         return f"{format_workers(run.wanted)} are enough"
     return (
-        f"1 data worker is enough, it makes {1.0 / run.need:.3g} times what the trainers take, so "
-        "that the trainers bind"
+        f"1 data worker is enough: it makes {1.0 / run.required:.3g} times what the trainers take"
     )
 
 

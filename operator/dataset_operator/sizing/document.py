@@ -25,25 +25,25 @@ class Measured(SpecModel):
 class Assumptions(SpecModel):
     """Assumptions beside the profile."""
 
-    hours: float = Field(description="Of training, were rows always there.")
+    hours: float = Field(description="Of training, if rows were always ready.")
     start_seconds: float
     gpu_speed: float
     row_cost: float
     noise_ratio: float = Field(description="Coefficient of variation of a step and of a chunk.")
     gpu_hour_price: float
     data_worker_hour_price: float
-    is_priced: bool = Field(description="Whether a person gave the prices.")
+    is_priced: bool = Field(description="True if the user gave the prices.")
     seed: int
     times: int = Field(description="Simulations of each policy, whose means the figures are.")
 
 
 class Need(SpecModel):
-    """Data workers that keep the trainers from waiting."""
+    """Required data workers, with which the trainers do not wait."""
 
     demand: float = Field(description="Samples per second that all trainers take.")
     worker_rate: float = Field(description="Samples per second of one busy data worker.")
-    workers: float = Field(description="demand ÷ worker rate: if all are busy.")
-    workers_low: float = Field(description="The same by the spread of what was measured.")
+    workers: float = Field(description="demand ÷ worker rate: required if all are busy.")
+    workers_low: float = Field(description="The same by the spread of the measurements.")
     workers_high: float
     headroom: float
     replicas: int = Field(description="⌈workers · (1 + headroom)⌉.")
@@ -74,7 +74,7 @@ class Outcome(SpecModel):
     idle_ratio: float = Field(description="Share of the trainers' time without rows.")
     settled_idle_ratio: float = Field(description="The same in the last third.")
     samples: float = Field(description="That were trained on.")
-    is_complete: bool = Field(description="False: given up after eight times the hours.")
+    is_complete: bool = Field(description="False: stopped after eight times the hours.")
     hours: float
     worker_hours: float
     gpu_hours: float
@@ -88,13 +88,13 @@ class Curve(SpecModel):
 
     name: PolicyName
     seconds: tuple[float, ...]
-    asked: tuple[int, ...] = Field(description="Data workers asked for.")
-    ready: tuple[int, ...] = Field(description="Data workers that work.")
+    asked: tuple[int, ...] = Field(description="Requested data workers.")
+    ready: tuple[int, ...] = Field(description="Ready data workers.")
     idle_ratio: tuple[float, ...] = Field(description="Since the entry before.")
 
 
 class Advice(SpecModel):
-    """A change that is worth making."""
+    """A worthwhile change of a field."""
 
     field: str
     text: str
@@ -105,7 +105,7 @@ class Simulation(SpecModel):
 
     version: Literal[1] = 1
     experiment: str
-    headline: str = Field(description="What it comes to, in a sentence.")
+    headline: str = Field(description="The result in a sentence.")
     advice: tuple[Advice, ...] = ()
     warnings: tuple[str, ...] = ()
     need: Need

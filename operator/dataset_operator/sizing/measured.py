@@ -17,7 +17,7 @@ PROFILE_FILE = "profile.json"
 PROFILE_VERSION = 1
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# Shares of a time that is measured in parts add up to it within rounding.
+# Shares of a time add up to 1 within rounding.
 Share = Annotated[float, Field(ge=0, le=1.01, allow_inf_nan=False)]
 
 
@@ -42,7 +42,7 @@ class Name(Part):
 
 
 class Sample(Part):
-    """Rows: of the sample, of a whole epoch, and those of the sample that reach the model."""
+    """Rows of the sample, rows of an epoch, and rows of the sample that reach the model."""
 
     rows: Annotated[int, Field(ge=1)]
     rows_left: Annotated[int, Field(ge=0)]
@@ -50,7 +50,7 @@ class Sample(Part):
 
 
 class Trainer(Part):
-    """One rank that never waits, and what its time goes into."""
+    """One rank that never waits, and the shares of its time."""
 
     device: str
     batch_rows: Annotated[int, Field(ge=1)]
@@ -69,7 +69,7 @@ class Step(Part):
 
 
 class Need(Part):
-    """Samples per second that one reader makes, and the headroom of the profile's own advice."""
+    """Samples per second of one reader, and the headroom of the profile's own advice."""
 
     reader: Figure
     headroom: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)]
@@ -88,13 +88,13 @@ class Profile(Part):
 
 
 def load_profile(path: Path, advice: str) -> Profile:
-    """A profile from its file, or from the folder that holds it.
+    """Return the profile of a file, or of the folder that contains it.
 
     Args:
-        advice: how to make one.
+        advice: for errors: how to make a profile.
 
     Raises:
-        UserError: there is none, or it is none.
+        UserError: the file is missing, or is not a profile.
     """
     file = path / PROFILE_FILE if path.is_dir() else path
     try:
@@ -141,15 +141,15 @@ def _show(value: object) -> str:
 
 
 def find_changes(profile: Profile, experiment: DatasetExperiment, advice: str) -> tuple[str, ...]:
-    """Fields of the spec that are not what was measured.
+    """Return the fields of the spec that differ from the measured manifest.
 
     Raises:
-        UserError: it was measured by the manifest of another experiment.
+        UserError: the profile belongs to another experiment.
     """
     now = hash_parts(experiment)
     known = profile.spec_hashes
     changed = tuple(f"spec.{field}" for field in now if known.get(field, now[field]) != now[field])
-    is_other = changed or not known  # the same under another name is as good
+    is_other = changed or not known  # an equal manifest under another name is fine
     if profile.experiment.name != experiment.metadata.name and is_other:
         raise UserError(
             f"--profile must be of the manifest's experiment ({experiment.metadata.name}), got one "

@@ -60,9 +60,9 @@ def _describe_need(run: Run) -> Need:
     return Need(
         demand=run.demand,
         worker_rate=run.worker_rate,
-        workers=run.need,
-        workers_low=run.need_low,
-        workers_high=run.need_high,
+        workers=run.required,
+        workers_low=run.required_low,
+        workers_high=run.required_high,
         headroom=HEADROOM,
         replicas=run.wanted,
         min_replicas=run.rules.min_workers,

@@ -1,7 +1,6 @@
-"""A simulation as a table and as a page: what a person looks for first, in words.
+"""A simulation as a table and as a page.
 
-The page is a document of plain values, drawn by the runtime (`pipeline_runtime.report.sheet`),
-which is lent to this package through the program.
+The page is a document of plain values, which `pipeline_runtime.report.sheet` draws.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from pipeline_runtime.formatting import (
     format_short,
 )
 
-# A curve beyond this many times what the autoscaler has would press its own flat.
+# A bound above this multiple of the requested workers is not drawn, since it flattens the curve.
 _MAX_TIMES_SHOWN = 2.0
 
 
 def build_header(simulation: Simulation) -> tuple[str, ...]:
-    """Columns of the table."""
+    """Return the columns of the table."""
     unit = "GPU" if simulation.need.has_gpus else "Trainer"
     return (
         *("Policy", "Mean", "Settled", "Max", f"{unit} idle", "Time"),
@@ -33,7 +32,7 @@ def build_header(simulation: Simulation) -> tuple[str, ...]:
 
 
 def build_rows(simulation: Simulation) -> list[tuple[str, ...]]:
-    """Rows of the table: constants that are the same number are one."""
+    """Return the rows of the table; equal constants share one row."""
     rows, shown = [], set()
     for outcome in simulation.policies:
         if outcome.replicas in shown:
@@ -68,7 +67,7 @@ def _format_known(value: float | None) -> str:
 
 
 def describe(simulation: Simulation) -> Iterator[tuple[str, str]]:
-    """Yield labels and sentences: need, rates, cost and assumptions."""
+    """Yield labels and sentences: required workers, rates, cost and assumptions."""
     need, assumed = simulation.need, simulation.assumed
     spread = f"{need.workers_low:.3g} to {need.workers_high:.3g} by what was measured"
     yield (
@@ -138,7 +137,7 @@ def _format_stamp(text: str) -> str:
 
 
 def build_sheet(simulation: Simulation) -> dict[str, Any]:
-    """The page, as `pipeline_runtime.report.sheet` reads it."""
+    """Return the page, as `pipeline_runtime.report.sheet` reads it."""
     ours, unit = (
         simulation.outcome("autoscaler"),
         "GPUs" if simulation.need.has_gpus else "trainers",

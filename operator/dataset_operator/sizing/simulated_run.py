@@ -59,8 +59,8 @@ class Run:
     Attributes:
         demand: rows per second of all trainers while they never wait.
         worker_rate: rows per second of one busy data worker.
-        need, need_low, need_high: required data workers, all busy, with bounds from the spread of
-            the profile.
+        required, required_low, required_high: data workers, if all are busy, with bounds from the
+            spread of the profile.
         advised: the constant number of workers that the profile recommends.
         gpus: of all trainers; without GPUs, the number of trainers.
         samples: of all epochs.
@@ -69,9 +69,9 @@ class Run:
 
     demand: float
     worker_rate: float
-    need: float
-    need_low: float
-    need_high: float
+    required: float
+    required_low: float
+    required_high: float
     advised: int
     gpus: int
     has_gpus: bool
@@ -83,11 +83,11 @@ class Run:
     @property
     def wanted(self) -> int:
         """The number that the autoscaling policy requests once it knows all rates."""
-        return self.count(self.need)
+        return self.count(self.required)
 
-    def count(self, need: float) -> int:
+    def count(self, required: float) -> int:
         """Return the required data workers with headroom, rounded up."""
-        return max(1, math.ceil(round(need * (1.0 + HEADROOM), 6)))
+        return max(1, math.ceil(round(required * (1.0 + HEADROOM), 6)))
 
 
 def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
@@ -97,7 +97,7 @@ def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
     faster = _speed_up(trainer, assumed.gpu_speed)
     demand = ranks * trainer.intake.median * faster
     worker_rate = readers * reader.median / assumed.row_cost
-    need = demand / worker_rate
+    required = demand / worker_rate
     rules = build_rules(spec)
     has_gpus = spec.trainers.gpus_per_replica > 0
     epoch = profile.sample.rows_left * profile.sample.samples / profile.sample.rows
@@ -106,10 +106,10 @@ def build_run(spec: ExperimentSpec, profile: Profile, assumed: Assumed) -> Run:
     return Run(
         demand=demand,
         worker_rate=worker_rate,
-        need=need,
-        need_low=need * min(1.0, slowest / middle),
-        need_high=need * max(1.0, fastest / middle),
-        advised=max(1, math.ceil(round(need * (1.0 + profile.need.headroom), 6))),
+        required=required,
+        required_low=required * min(1.0, slowest / middle),
+        required_high=required * max(1.0, fastest / middle),
+        advised=max(1, math.ceil(round(required * (1.0 + profile.need.headroom), 6))),
         gpus=ranks,
         has_gpus=has_gpus,
         epochs=spec.training.epochs,
@@ -133,7 +133,7 @@ def _build_setting(
     faster: float,
 ) -> Setting:
     trainer = profile.trainer
-    need = demand / worker_rate
+    required = demand / worker_rate
     step = trainer.batch_rows / (trainer.intake.median * faster)
     times = max(1, math.ceil(_STEP_SECONDS / step))
     step *= times
@@ -147,8 +147,8 @@ def _build_setting(
         row_seconds=1.0 / worker_rate,
         waits={"collate": step * collate * scale, "transfer": step * transfer * scale},
     )
-    chunk = min(_CHUNK_SECONDS, _MAX_CHUNK_SECONDS_OF_DEMAND * need)
-    chunk = max(chunk, need / _MAX_CHUNKS_PER_SECOND)
+    chunk = min(_CHUNK_SECONDS, _MAX_CHUNK_SECONDS_OF_DEMAND * required)
+    chunk = max(chunk, required / _MAX_CHUNKS_PER_SECOND)
     is_read = sum(part.share for part in profile.steps if part.kind == "read")
     credit = _CHUNKS_PER_WORKER * rules.max_workers if rules.is_ordered else 0
     return Setting(

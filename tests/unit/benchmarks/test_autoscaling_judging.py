@@ -1,4 +1,4 @@
-"""Bars are judged by seed where they say so, by bounds, and a run cut off is no equal."""
+"""Targets are judged by seeds or bounds, and runs that were cut off are not compared."""
 
 from dataclasses import replace
 from math import exp, log
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.autoscaling.judging import Bar, compare, judge
+from benchmarks.autoscaling.judging import Target, compare, judge
 from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS
 from benchmarks.autoscaling.report import build_markdown
 from benchmarks.autoscaling.result_rows import NUM_GPUS, PRICES, Measured, make_rows, mean_and_error
@@ -37,7 +37,7 @@ TRAP: CellKey = ("GPU-bound model", 30.0, 5)
 
 
 def seeds(*changes: dict[str, Any]) -> list[Measures]:
-    """A seed for each change, all a little apart, as noise would have it."""
+    """Return a seed for each change; all differ a little, as with noise."""
     return [replace(PLAIN, seconds=PLAIN.seconds + i, **change) for i, change in enumerate(changes)]
 
 
@@ -45,16 +45,16 @@ def measured(*changes: dict[str, Any]) -> Measured:
     return Measured(by_price=dict.fromkeys(PRICES, seeds(*changes)))
 
 
-def judged(ours: Measured, other: Measured | None = None, cell: CellKey = STEADY) -> list[Bar]:
+def judged(ours: Measured, other: Measured | None = None, cell: CellKey = STEADY) -> list[Target]:
     none: dict[str, Any] = {}
     oracle = measured(*[none] * len(ours.measures))
     by_policy = {OURS: ours, LATENCY_ORACLE: oracle, OTHER: other or oracle}
     return judge(make_rows({cell: by_policy}))
 
 
-def bar_of(bars: list[Bar], words: str) -> Bar:
-    [bar] = [bar for bar in bars if words in bar.bar]
-    return bar
+def target_of(targets: list[Target], words: str) -> Target:
+    [target] = [target for target in targets if words in target.name]
+    return target
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def bar_of(bars: list[Bar], words: str) -> Bar:
     ],
 )
 def test_a_trap_is_judged_by_its_worst_seed(up_moves: list[int], is_met: bool) -> None:
-    bars = judged(measured(*({"up_moves": number} for number in up_moves)), cell=TRAP)
-    assert bar_of(bars, "traps").verdicts[0].is_met == is_met
+    targets = judged(measured(*({"up_moves": number} for number in up_moves)), cell=TRAP)
+    assert target_of(targets, "traps").verdicts[0].is_met == is_met
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_trap_is_judged_by_its_worst_seed(up_moves: list[int], is_met: bool) -
     ],
 )
 def test_reversals_are_judged_by_the_hours_of_all_seeds(turned: list[int], is_met: bool) -> None:
-    bars = judged(measured(*({"turned_hours": hours} for hours in turned)))
-    assert bar_of(bars, "reversal").verdicts[0].is_met == is_met
+    targets = judged(measured(*({"turned_hours": hours} for hours in turned)))
+    assert target_of(targets, "reversal").verdicts[0].is_met == is_met
 
 
 def test_idle_is_judged_by_the_upper_bound_over_pairs_of_seeds() -> None:
     shares = [0.01, 0.05, 0.01, 0.01]  # 1 % above the oracle in the mean
-    [verdict] = bar_of(judged(measured(*({"idle_share": s} for s in shares))), "idle").verdicts
+    [verdict] = target_of(judged(measured(*({"idle_share": s} for s in shares))), "idle").verdicts
     mean, error = mean_and_error([share - 0.01 for share in shares])
     assert mean == pytest.approx(0.01)
     assert verdict.measured == pytest.approx(mean + error)
@@ -98,17 +98,19 @@ def test_bounds_are_students() -> None:
     assert (mean, error) == pytest.approx((0.5, 2.093 * 0.512989 / 20**0.5), rel=1e-4)
 
 
-def test_a_run_that_was_cut_off_is_left_out_and_told_of() -> None:
+def test_a_run_that_was_cut_off_is_not_compared() -> None:
     none: dict[str, Any] = {}
     cut = measured({"has_ended": False, "worker_hours": 0.1}, none)
-    bars = judged(measured(none, none), other=cut)
-    assert not [bar for bar in bars if "best other law" in bar.bar]  # there is no other
+    targets = judged(measured(none, none), other=cut)
+    assert not [
+        target for target in targets if "best other policy" in target.name
+    ]  # there is no other
     results = {STEADY: {OURS: measured(none, none), OTHER: cut}}
     assert compare(results) == []
     both = results | {TRAP: {OURS: measured(none, none), OTHER: measured(none, none)}}
     assert {(c.cells, c.left_out) for c in compare(both)} == {(1, 1)}
     ours = judged(cut)
-    assert not bar_of(ours, "not all rows").verdicts[0].is_met
+    assert not target_of(ours, "not all rows").verdicts[0].is_met
 
 
 def test_costs_are_compared_seed_by_seed_over_all_cells() -> None:
@@ -132,18 +134,12 @@ def test_the_best_constant_costs_its_own_at_each_price() -> None:
     assert constant.log_costs(50)[0] == pytest.approx(log(many[0].cost_per_row(NUM_GPUS, 50)))
 
 
-def test_the_page_says_which_cells_miss_a_bar_and_by_what() -> None:
-    verdict = {
-        "scenario": "churn",
-        "provisioning_delay_seconds": 300.0,
-        "noise_percent": 20,
-        "measured": 0.047,
-        "missed_by": 0.027,
-    }
-    missed = {"bar": "idle", "asked": "≤ 2 %", "unit": "share", "num_cells": 8, "num_met": 7}
-    laws = [{"policy": OTHER, "cut_off": 3, "settings": {}}]
+def test_the_page_lists_cells_that_miss_a_target() -> None:
+    verdict = ["churn", 300.0, 20, 0.047]
+    missed = {"name": "idle", "limit": "≤ 2 %", "unit": "share", "numCells": 8, "numMet": 7}
+    policies = [{"policy": OTHER, "cut_off": 3, "settings": {}}]
     numbers = ("idle_share", "worker_hours_ratio", "reversals_per_hour", "moves", "seeds")
-    laws[0] |= dict.fromkeys(numbers, 1.0) | {"cost": {"5": 1.0, "20": 1.0, "50": 1.0}}
+    policies[0] |= dict.fromkeys(numbers, 1.0) | {"cost": {"5": 1.0, "20": 1.0, "50": 1.0}}
     page = build_markdown(
         {
             **dict.fromkeys(("command", "commit", "finishedAt"), "x"),
@@ -152,9 +148,9 @@ def test_the_page_says_which_cells_miss_a_bar_and_by_what() -> None:
             "numRuns": 4,
             "isWhole": False,
             "comparisons": [],
-            "laws": laws,
+            "policies": policies,
             "scenarios": [],
-            "bars": [missed | {"worst": verdict, "misses": [verdict]}],
+            "targets": [missed | {"worst": verdict, "misses": [verdict]}],
         }
     )
     assert "| scenario | L 300 s, 20 % |" in page

@@ -55,6 +55,7 @@ def test_totals_cover_all_ranks_of_the_attempt() -> None:
             counts=(StepCount(rows=1060, num_bytes=530, seconds=3.5),),
             resumed_counts=(StepCount(rows=1000, num_bytes=500, seconds=3.0),),
             loop_seconds=12.5,
+            finished=(6, 43, 8.0),
             longest=waits,
         )
         for rank in (1, 0)
@@ -68,6 +69,9 @@ def test_totals_cover_all_ranks_of_the_attempt() -> None:
     assert found("lastmile_step_output_bytes_total", read) == 60
     assert found("lastmile_step_busy_seconds_total", read) == 1.0
     assert found("lastmile_run_loop_seconds_total") == 12.5
+    assert found("lastmile_run_finished_steps_total") == 6
+    assert found("lastmile_run_finished_rows_total") == 86
+    assert found("lastmile_run_finished_seconds_total") == 8.0
     assert found("lastmile_run_wait_seconds_total", {"stage": "production"}) == 4.0
     seconds = {
         state: found("lastmile_run_worker_seconds_total", {"state": state})
@@ -113,7 +117,7 @@ def test_the_saving_rank_reports_the_kept_time() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 9])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
-    # docs/operating/observe.md, «How many series»: 23 + 22 per rank + 3 per step + the metrics.
+    # docs/operating/observe.md, «How many series»: 26 + 22 per rank + 3 per step + the metrics.
     longest = dict.fromkeys(("production", "transfer", "batching", "collate"), 1.0)
     usage = WorkerUsage(ready=2, read=1.5)
     known = [
@@ -132,4 +136,4 @@ def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
     registry = serve(*known, steps=[(index, "map") for index in range(steps)], pace=pace)
     lines = generate_latest(registry).decode().splitlines()
     series = [line for line in lines if not line.startswith("#")]
-    assert len(series) == 23 + 22 * ranks + 3 * steps + 16
+    assert len(series) == 26 + 22 * ranks + 3 * steps + 16

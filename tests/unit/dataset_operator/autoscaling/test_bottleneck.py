@@ -16,7 +16,9 @@ STAGES = ["transfer", "batching", "collate", "ordering", "rankSkew", "production
 
 def build_estimate(stage: str, *, starved: bool) -> Estimate:
     share = 0.3 if starved else 0.0
-    zero = dict.fromkeys(("demand", "worker_rate", "need", "need_low", "need_high"), 1.0)
+    zero = dict.fromkeys(
+        ("demand", "worker_rate", "required", "required_low", "required_high"), 1.0
+    )
     return Estimate(
         **zero,
         production_share=share,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset_operator.autoscaling.signals import Counters
+from dataset_operator.autoscaling.signals import Counters, StepTotals
 from dataset_operator.ray.scaling_signals import parse_scaling
 
 PAGE = """\
@@ -13,6 +13,9 @@ PAGE = """\
 lastmile_run_rows_total 4096.0
 lastmile_run_steps_total 32.0
 lastmile_run_loop_seconds_total 16.5
+lastmile_run_finished_steps_total 31.0
+lastmile_run_finished_rows_total 3968.0
+lastmile_run_finished_seconds_total 12.0
 lastmile_run_wait_seconds_total{stage="production"} 4.0
 lastmile_run_wait_seconds_total{stage="collate"} 0.25
 lastmile_run_wait_seconds_total{stage="later versions"} 1.0
@@ -36,6 +39,7 @@ def test_a_page_of_a_driver_is_read() -> None:
     trainer, workers = found.trainer, found.workers
     assert (trainer.rows, trainer.steps, trainer.loop_seconds) == (4096.0, 32.0, 16.5)
     assert trainer.production_seconds == 4.0
+    assert trainer.clock == StepTotals(steps=31.0, rows=3968.0, seconds=12.0)
     assert trainer.waits == {"collate": 0.25}
     assert (workers.rows, workers.read_seconds, workers.compute_seconds) == (4000.0, 12.0, 8.0)
     assert (workers.blocked_seconds, workers.idle_seconds, found.readers) == (2.0, 1.0, 6.0)

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lastmile_law import Lastmile
+from lastmile_policy import Lastmile
 from property_tests import examples
 
 from dataset_operator.autoscaling import Decision, Sample
 from dataset_operator.simulation import events
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.loop import Moment, Trace, simulate, simulate_together
 from dataset_operator.simulation.measures import find_turns, measure, measure_together
-from dataset_operator.simulation.plant import Cluster
 from dataset_operator.simulation.setting import Loss, Phase, Setting
 from dataset_operator.simulation.truth import Truth
 
@@ -74,14 +74,14 @@ def test_no_row_is_lost_or_made_twice_whatever_becomes_of_workers(is_ordered: bo
     )
     cluster = Cluster(setting=setting, seed=3)
     for workers in [9, 14, 3, 20, 5, 9] * 10:
-        cluster.ask(workers)
+        cluster.request(workers)
         cluster.run(cluster.time + 60.0)
-    plant, unit = cluster.plant, setting.unit_rows
-    taken = float(plant.sums[events.ROWS])
-    queued = float(plant.now[events.QUEUE_ROWS])
-    leased = int(plant.marks[events.NEXT_UNIT]) - int(plant.marks[events.NUM_RETURNED])
-    held = int(((plant.state == events.BUSY) | (plant.state == events.BLOCKED)).sum())
-    waiting = int(plant.done.sum())  # made, but an earlier one is not
+    state, unit = cluster.state, setting.unit_rows
+    taken = float(state.sums[events.ROWS])
+    queued = float(state.now[events.QUEUE_ROWS])
+    leased = int(state.marks[events.NEXT_UNIT]) - int(state.marks[events.NUM_RETURNED])
+    held = int(((state.activity == events.BUSY) | (state.activity == events.BLOCKED)).sum())
+    waiting = int(state.done.sum())  # made, but an earlier one is not
     assert taken + queued + unit * (held + waiting) == pytest.approx(unit * leased)
     assert taken > 0.8 * 3000 * 60 * len([9] * 10)
 
@@ -90,7 +90,7 @@ def test_storage_that_is_at_its_limit_makes_each_reader_slower() -> None:
     few = run_for(replace(STEADY, storage_rows_per_second=3000.0), 3, 1800.0)
     many = run_for(replace(STEADY, storage_rows_per_second=3000.0), 12, 1800.0)
     for cluster in (few, many):
-        rows = float(cluster.plant.sums[events.ROWS])
+        rows = float(cluster.state.sums[events.ROWS])
         assert rows / cluster.time == pytest.approx(3000.0, rel=0.1)
 
 
@@ -109,12 +109,12 @@ def test_pods_take_their_time_and_are_replaced_when_they_are_lost() -> None:
 
 def test_pods_that_no_node_takes_are_told_of_after_a_while() -> None:
     cluster = Cluster(setting=replace(STEADY, schedulable=10), seed=1)
-    cluster.ask(15)
+    cluster.request(15)
     cluster.run(240.0)
     assert cluster.read().pods.stuck == 0
     cluster.run(400.0)
     assert cluster.read().pods.stuck == 5
-    cluster.ask(10)
+    cluster.request(10)
     assert cluster.read().pods.stuck == 0
 
 
@@ -133,15 +133,15 @@ def test_without_numba_the_same_happens() -> None:
 import sys
 if sys.argv[1] == "without":
     sys.modules["numba"] = None
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.setting import Phase, Setting
 phases = (Phase(row_seconds=1e-3), Phase(from_row=4e5, row_seconds=2e-3))
 setting = Setting(rows=1e12, phases=phases, tail=1.6, is_ordered=True, crash_per_minute=0.2)
 cluster = Cluster(setting=setting, seed=5)
 for workers in (2, 9, 4, 12):
-    cluster.ask(workers)
+    cluster.request(workers)
     cluster.run(cluster.time + 60.0)
-print(cluster.plant.sums.round(6).tolist(), cluster.plant.marks.tolist())
+print(cluster.state.sums.round(6).tolist(), cluster.state.marks.tolist())
 """
     runs = [
         subprocess.run(

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from lastmile_law import Lastmile
+from lastmile_policy import Lastmile
 
 from dataset_operator.autoscaling import Decision, Sample
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.setting import Phase, Setting
 
 # Each worker stores 1,000 rows per second, in chunks of 4 s.
@@ -31,7 +31,7 @@ def write(setting: Setting, seed: int, seconds: float) -> list[tuple[Sample, Dec
         cluster.run(cluster.time + PERIOD_SECONDS)
         wanted = law.decide(cluster.read())
         if wanted != cluster.desired:
-            cluster.ask(wanted)
+            cluster.request(wanted)
     return law.log
 
 
@@ -89,7 +89,7 @@ def test_chunks_longer_than_a_window_find_the_plateau_too(seed: int) -> None:
 def test_lost_metrics_change_nothing() -> None:
     cluster = Cluster(setting=WRITERS, seed=0)
     law = Lastmile(cluster)
-    cluster.ask(4)
+    cluster.request(4)
     for _ in range(20):
         cluster.run(cluster.time + PERIOD_SECONDS)
         assert law.decide(replace(cluster.read(), trainer=None)) == 4

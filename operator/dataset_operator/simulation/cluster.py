@@ -1,6 +1,4 @@
-"""The plant with its pods: asked for, starting, draining, lost; and its counters as a source reads
-them.
-"""
+"""The simulated cluster: pods that start, drain and are lost; and the counters of a source."""
 
 from __future__ import annotations
 
@@ -13,26 +11,27 @@ import numpy as np
 from dataset_operator.autoscaling.signals import (
     Pods,
     Sample,
+    StepTotals,
     TrainerCounters,
     WorkerCounters,
     stuck_after_seconds,
 )
 from dataset_operator.simulation import events
-from dataset_operator.simulation.events import Given, Plant
+from dataset_operator.simulation.events import ClusterState, Given
 from dataset_operator.simulation.setting import STAGES, Phase, Setting
 
-# Random numbers of a run, drawn once; used round and round.
+# Random numbers of a run, drawn once and used in a cycle.
 _NUM_DRAWS = 1 << 16
-# Of a pod's start: images and nodes differ.
+# Standard deviation of the log of a pod's start, since images and nodes differ.
 _START_NOISE = 0.1
 
 
 @dataclass(slots=True)
 class Cluster:
-    """Pods of one run on a cluster that places so many; drive it by `ask` and `run`.
+    """The pods of one simulated run; drive it with `request` and `run`.
 
     Attributes:
-        starts: seconds that its pods took to start, in ascending order.
+        starts: start durations of its pods in seconds, in ascending order.
         others: pods of other runs that take part of `setting.schedulable`.
     """
 
@@ -44,49 +43,49 @@ class Cluster:
     starts: list[float] = field(default_factory=list)
     others: int = 0
     given: Given = field(init=False)
-    plant: Plant = field(init=False)
+    state: ClusterState = field(init=False)
     _random: np.random.Generator = field(init=False)
-    _unplaced: list[float] = field(init=False, default_factory=list)  # since when each waits
+    _unplaced: list[float] = field(init=False, default_factory=list)  # the time of each request
     _losses: list[tuple[float, float]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.seed)
         setting = self.setting
         self.given = _build_given(setting, self._random)
-        self.plant = _build_plant(2 * setting.max_workers + 16)
+        self.state = _build_state(2 * setting.max_workers + 16)
         self._losses = [(loss.at, loss.share) for loss in setting.losses]
-        self.ask(setting.first_workers)
-        for w in np.flatnonzero(self.plant.state == events.STARTING):
-            self.plant.until[w] = self.time  # they were there when the run began
+        self.request(setting.first_workers)
+        for w in np.flatnonzero(self.state.activity == events.STARTING):
+            self.state.until[w] = self.time  # they are ready when the run begins
 
     @property
     def has_ended(self) -> bool:
         """Return whether the run has trained all its rows."""
-        return bool(self.plant.marks[events.TRAINER] == events.ENDED)
+        return bool(self.state.marks[events.TRAINER] == events.ENDED)
 
     @property
     def ready(self) -> int:
-        """Workers that are up and not being drained."""
-        state, drains = self._places()
-        return int(np.count_nonzero((state >= events.BUSY) & (drains == 0)))
+        """Workers that work and do not drain."""
+        activity, drains = self._places()
+        return int(np.count_nonzero((activity >= events.BUSY) & (drains == 0)))
 
     @property
     def pods(self) -> int:
-        """Pods that are there, whatever they do; none once the run has ended."""
+        """All pods, in any state; none once the run has ended."""
         return 0 if self.has_ended else int(np.count_nonzero(self._places()[0]))
 
     @property
     def capacity(self) -> int:
-        """Pods that this run could have now."""
+        """Pods that the cluster could place for this run now."""
         return max(0, self.setting.schedulable - self.others)
 
-    def ask(self, workers: int) -> None:
-        """Ask for so many: pods are added, or drained, the youngest first."""
+    def request(self, workers: int) -> None:
+        """Request a number of workers: pods are added, or drained, the youngest first."""
         self.desired = workers
         self._match()
 
     def run(self, until: float) -> None:
-        """Let time go by; pods that are lost meanwhile are replaced, as KubeRay does."""
+        """Simulate until a time; lost pods are replaced, as KubeRay does."""
         while self._losses and self._losses[0][0] <= until:
             at, share = self._losses.pop(0)
             self._advance(at)
@@ -99,8 +98,9 @@ class Cluster:
 
     def read(self, gpu_utilization: float | None = None) -> Sample:
         """Return what a metrics source would report now; `gpu_utilization` is passed on."""
-        sums, plant = self.plant.sums, self.plant
-        waits = {stage: float(plant.waits[i]) for i, stage in enumerate(STAGES)}
+        state = self.state
+        sums = state.sums
+        waits = {stage: float(state.waits[i]) for i, stage in enumerate(STAGES)}
         loop = self._loop_seconds()
         is_unbounded = self.setting.is_unbounded
         return Sample(
@@ -115,6 +115,7 @@ class Cluster:
                 production_seconds=loop if is_unbounded else float(sums[events.PRODUCTION]),
                 waits=waits,
                 is_unbounded=is_unbounded,
+                clock=None if is_unbounded else self._read_clock(),
             ),
             workers=WorkerCounters(
                 rows=float(sums[events.MADE]),
@@ -126,26 +127,39 @@ class Cluster:
             gpu_utilization=gpu_utilization,
         )
 
+    def _read_clock(self) -> StepTotals:
+        """Return the totals of the finished steps, as the runtime reports them."""
+        state, sums = self.state, self.state.sums
+        finished = StepTotals(
+            steps=float(sums[events.STEPS]),
+            rows=float(sums[events.ROWS]),
+            seconds=float(sums[events.COMPUTE] + state.waits.sum()),
+        )
+        if state.marks[events.TRAINER] != events.COMPUTING:
+            return finished
+        seconds = float(state.now[events.STEP_SECONDS])
+        return finished - StepTotals(steps=1.0, rows=self.given.batch_rows, seconds=seconds)
+
     def _loop_seconds(self) -> float:
-        """Return the loop's seconds as the runtime reports them: no pauses, but open waits."""
-        plant = self.plant
-        paused = float(plant.sums[events.PAUSED_SECONDS])
-        if plant.marks[events.TRAINER] == events.PAUSED:
-            paused += self.time - float(plant.now[events.PAUSE_SINCE])
+        """Return the loop's seconds as the runtime reports them: open waits count, pauses not."""
+        state = self.state
+        paused = float(state.sums[events.PAUSED_SECONDS])
+        if state.marks[events.TRAINER] == events.PAUSED:
+            paused += self.time - float(state.now[events.PAUSE_SINCE])
         return self.time - paused
 
     def _advance(self, until: float) -> None:
-        events.advance(self.given, self.plant, float(until))
-        self.time = float(self.plant.now[events.TIME]) if self.has_ended else until
+        events.advance(self.given, self.state, float(until))
+        self.time = float(self.state.now[events.TIME]) if self.has_ended else until
 
     def _match(self) -> None:
         """Match the pods to the requested number, as far as the cluster places them."""
-        state, drains = self._places()
-        there = int(np.count_nonzero((state != events.FREE) & (drains == 0)))
-        missing = self.desired - there
+        activity, drains = self._places()
+        present = int(np.count_nonzero((activity != events.FREE) & (drains == 0)))
+        missing = self.desired - present
         if missing < 0:
             self._drain(-missing)
-        placeable = max(0, min(missing, self.capacity - there))
+        placeable = max(0, min(missing, self.capacity - present))
         for _ in range(placeable):
             self._start_pod()
         waiting = max(0, missing - placeable)
@@ -153,52 +167,52 @@ class Cluster:
         self._unplaced += [self.time] * (waiting - len(self._unplaced))
 
     def _places(self) -> tuple[events.Ints, events.Ints]:
-        """Return states and drains of the places that may be taken."""
-        end = self.plant.marks[events.END_PLACE]
-        return self.plant.state[:end], self.plant.drains[:end]
+        """Return the activities and drains of the places that may be taken."""
+        end = self.state.marks[events.END_PLACE]
+        return self.state.activity[:end], self.state.drains[:end]
 
     def _start_pod(self) -> None:
-        plant = self.plant
-        w = int(np.flatnonzero(plant.state == events.FREE)[0])
+        state = self.state
+        w = int(np.flatnonzero(state.activity == events.FREE)[0])
         seconds = self.setting.start_seconds * float(
             np.exp(_START_NOISE * self._random.standard_normal())
         )
-        plant.state[w] = events.STARTING
-        plant.marks[events.END_PLACE] = max(int(plant.marks[events.END_PLACE]), w + 1)
-        plant.until[w] = self.time + seconds
-        plant.drains[w] = 0
+        state.activity[w] = events.STARTING
+        state.marks[events.END_PLACE] = max(int(state.marks[events.END_PLACE]), w + 1)
+        state.until[w] = self.time + seconds
+        state.drains[w] = 0
         is_slow = self._random.random() < self.setting.slow_share
-        plant.speed[w] = self.setting.slow_speed if is_slow else 1.0
+        state.speed[w] = self.setting.slow_speed if is_slow else 1.0
         insort(self.starts, seconds)
 
     def _drain(self, number: int) -> None:
-        """Drain pending workers first, then the youngest; they hand over their rows."""
-        plant = self.plant
-        starting = np.flatnonzero((plant.state == events.STARTING) & (plant.drains == 0))
-        latest = starting[np.argsort(-plant.until[starting])][:number]
-        plant.state[latest] = events.FREE
-        is_up = (plant.state == events.BUSY) | (plant.state == events.BLOCKED)
-        up = np.flatnonzero(is_up & (plant.drains == 0))
-        youngest = up[np.argsort(-plant.ready_at[up])][: number - len(latest)]
+        """Remove pending workers first, then drain the youngest, which hand over their rows."""
+        state = self.state
+        starting = np.flatnonzero((state.activity == events.STARTING) & (state.drains == 0))
+        latest = starting[np.argsort(-state.until[starting])][:number]
+        state.activity[latest] = events.FREE
+        is_up = (state.activity == events.BUSY) | (state.activity == events.BLOCKED)
+        up = np.flatnonzero(is_up & (state.drains == 0))
+        youngest = up[np.argsort(-state.ready_at[up])][: number - len(latest)]
         for w in youngest:
-            plant.drains[w] = 1
-            if plant.state[w] == events.BLOCKED:
-                plant.sums[events.HELD] += self.time - plant.held_since[w]
-                plant.held_since[w] = self.time
-                plant.state[w] = events.BUSY  # it hands over at once, credit or not
-                plant.until[w] = self.time
-                plant.read[w] = plant.work[w] = 0.0
+            state.drains[w] = 1
+            if state.activity[w] == events.BLOCKED:
+                state.sums[events.HELD] += self.time - state.held_since[w]
+                state.held_since[w] = self.time
+                state.activity[w] = events.BUSY  # it hands over at once, even without credit
+                state.until[w] = self.time
+                state.read[w] = state.work[w] = 0.0
 
     def _lose(self, share: float) -> None:
-        """Each worker is lost with this probability; its unit is made anew by another."""
-        plant = self.plant
-        lost = self._random.random(len(plant.state)) < share
-        for w in np.flatnonzero((plant.state != events.FREE) & lost):
-            if plant.state[w] != events.STARTING:
-                count = plant.marks[events.NUM_RETURNED]
-                plant.returned[count] = plant.unit[w]
-                plant.marks[events.NUM_RETURNED] = count + 1
-            plant.state[w], plant.drains[w] = events.FREE, 0
+        """Lose each worker with this probability; another worker makes its unit again."""
+        state = self.state
+        lost = self._random.random(len(state.activity)) < share
+        for w in np.flatnonzero((state.activity != events.FREE) & lost):
+            if state.activity[w] != events.STARTING:
+                count = state.marks[events.NUM_RETURNED]
+                state.returned[count] = state.unit[w]
+                state.marks[events.NUM_RETURNED] = count + 1
+            state.activity[w], state.drains[w] = events.FREE, 0
 
     def _start(self) -> float | None:
         if not self.starts:
@@ -243,10 +257,10 @@ def _build_given(setting: Setting, random: np.random.Generator) -> Given:
     )
 
 
-def _build_plant(places: int) -> Plant:
+def _build_state(places: int) -> ClusterState:
     ints, floats = np.zeros(places, dtype=np.int64), np.zeros(places)
-    plant = Plant(
-        state=ints.copy(),
+    state = ClusterState(
+        activity=ints.copy(),
         until=floats.copy(),
         ready_at=floats.copy(),
         held_since=floats.copy(),
@@ -263,6 +277,6 @@ def _build_plant(places: int) -> Plant:
         now=np.zeros(events.NUM_NOW),
         marks=np.zeros(events.NUM_MARKS, dtype=np.int64),
     )
-    plant.marks[events.TRAINER] = events.WAITING
-    plant.now[events.TRAINER_UNTIL] = np.inf
-    return plant
+    state.marks[events.TRAINER] = events.WAITING
+    state.now[events.TRAINER_UNTIL] = np.inf
+    return state

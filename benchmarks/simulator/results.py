@@ -1,6 +1,4 @@
-"""From courses, real and simulated, to the document of results; its schema is in
-docs/benchmarks.md.
-"""
+"""Builds the document of results from real and simulated courses (schema: docs/benchmarks.md)."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ from typing import Any, Final
 from benchmarks.dataloading.reporting.bars import MAX_LOAD
 from benchmarks.dataloading.reporting.comparisons import rounded
 from benchmarks.dataloading.reporting.results import spread
-from benchmarks.plant.courses import Course
-from benchmarks.plant.observing import Observed
-from benchmarks.plant.simulating import Costs
+from benchmarks.simulator.courses import Course
+from benchmarks.simulator.observing import Observed
+from benchmarks.simulator.simulating import Costs
 
 Document = dict[str, Any]
-RESULTS_VERSION: Final = 1
-# What is asked of the simulator, on every profile.
+RESULTS_VERSION: Final = 2
+# Targets of the simulator for every profile.
 MAX_RATE_ERROR: Final = 0.10
 MAX_IDLE_ERROR: Final = 0.15
 MAX_WORKERS_ERROR: Final = 1
@@ -27,7 +25,7 @@ MAX_WORKERS_ERROR: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A profile as it ran, and as it was simulated with each seed."""
+    """A profile with its real run, and its simulation with each seed."""
 
     observed: Observed
     simulated: Sequence[Course]
@@ -41,12 +39,12 @@ def build_results(
     *,
     is_of_pods: bool = False,
 ) -> Document:
-    """Everything that was measured; `environment` says on what, the machine among it."""
+    """Return the document of all measurements; `environment` describes the machine."""
     before, after = environment["loadAverage"]
-    load = before if is_of_pods else max(before, after)  # pods are a load themselves
+    load = before if is_of_pods else max(before, after)  # pods are load themselves
     return {
         "version": RESULTS_VERSION,
-        "benchmark": "plant-pods" if is_of_pods else "plant",
+        "benchmark": "simulator-pods" if is_of_pods else "simulator",
         "indicative": _explain_indicative(share, load),
         **environment,
         "seeds": len(compared[0].simulated),
@@ -56,10 +54,10 @@ def build_results(
 
 
 def _explain_indicative(share: float, load: float) -> list[str]:
-    """Return the reasons why this is no measurement; nothing if it is one."""
+    """Return the reasons why the results are indicative; nothing if they are not."""
     reasons = {
         f"{share:g} of the rows": share < 1.0,
-        f"other work ran beside it, load average {load}, and starts of workers changed with it": (
+        f"other work ran at the same time (load average {load}), which delays workers": (
             load > MAX_LOAD
         ),
     }
@@ -73,8 +71,8 @@ def _compare(each: Compared) -> Document:
     workers = _settled(each)
     return {
         "profile": run.profile.name,
-        "foretold": run.profile.is_foretold,
-        "needed": [rounded(need) for need in run.profile.needed()],
+        "predicted": run.profile.is_predicted,
+        "required": [rounded(workers) for workers in run.profile.required()],
         "rows": run.profile.rows,
         "seconds": rounded(run.course.points[-1].at),
         "startSeconds": [rounded(seconds) for seconds in run.starts],
@@ -90,7 +88,7 @@ def _compare(each: Compared) -> Document:
 
 
 def _figure(real: float, simulated: Sequence[float]) -> Document:
-    """`error` is that of the median seed, as a share of what was real."""
+    """Return a figure; `error` is that of the median seed, as a share of the real value."""
     found = statistics.median(simulated)
     return {
         "real": rounded(real),
@@ -100,7 +98,7 @@ def _figure(real: float, simulated: Sequence[float]) -> Document:
 
 
 def _settled(each: Compared) -> Document:
-    """Workers at the end of each phase; `error` is the largest difference of any."""
+    """Return the workers at the end of each phase; `error` is the largest difference."""
     profile = each.observed.profile
     real = each.observed.course.settled(profile)
     of_seeds = [course.settled(profile) for course in each.simulated]
@@ -110,7 +108,7 @@ def _settled(each: Compared) -> Document:
 
 
 def _find_middle(courses: Sequence[Course]) -> Course:
-    """The one of median idle time, the lower of two."""
+    """Return the course with the median idle time, the lower of two."""
     ordered = sorted(courses, key=lambda course: course.idle_seconds)
     return ordered[(len(ordered) - 1) // 2]
 

@@ -1,4 +1,4 @@
-"""A profile on real processes: the law is asked every period, and workers come and go with it."""
+"""Runs a profile on real processes, with a decision of the policy every period."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.plant.courses import Course, Point
-from benchmarks.plant.live_run import Training, train
-from benchmarks.plant.paced import write_pace
-from benchmarks.plant.profiles import BATCH_ROWS, UNIT_ROWS, Profile, build_rules
-from benchmarks.plant.workers import Workers
 from benchmarks.scaling.ray_cluster import open_cluster
+from benchmarks.simulator.courses import Course, Point
+from benchmarks.simulator.live_run import Training, train
+from benchmarks.simulator.paced import write_pace
+from benchmarks.simulator.profiles import BATCH_ROWS, UNIT_ROWS, Profile, build_rules
+from benchmarks.simulator.workers import Workers
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.policy import decide
 from dataset_operator.autoscaling.signals import Counters, Pods, Sample
 
-_LOOK_SECONDS = 0.5  # as often as the driver renews its page
+_LOOK_SECONDS = 0.5  # as often as the driver updates its metrics
 _FIRST_CHUNK_SECONDS = 240.0  # processes of a run start in half a minute, beside other work later
-_MAX_STRETCH = 5.0  # of the time that it takes with rows always there
+_MAX_STRETCH = 5.0  # of the duration with rows always ready
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Observed:
     """Observations of a run.
 
     Attributes:
-        samples: what the law saw, with the phase that held.
-        starts: seconds from asked for to the first chunk, of each worker that was started.
+        samples: samples of the policy, each with the phase at that time.
+        starts: seconds from the request to the first chunk, of each started worker.
     """
 
     profile: Profile
@@ -41,8 +41,8 @@ class Observed:
 
 
 def observe(profile: Profile, root: Path) -> Observed:
-    """Run a profile. Raises BenchmarkError if nodes do not come up, or the run breaks off."""
-    with tempfile.TemporaryDirectory(prefix="lm-plant-") as name, open_cluster(1) as cluster:
+    """Run a profile. Raises BenchmarkError if nodes do not start, or the run fails."""
+    with tempfile.TemporaryDirectory(prefix="lm-simulator-") as name, open_cluster(1) as cluster:
         pace = Path(name) / "pace.json"
         _set_pace(profile, 0, pace)
         cluster.resize(profile.first_workers)
@@ -89,7 +89,7 @@ class _Watch:
                 self.points.append(point)
                 break
             if at >= due:
-                due = at + PERIOD_SECONDS  # as the operator, which never asks sooner by itself
+                due = at + PERIOD_SECONDS  # as the operator, which never decides sooner by itself
                 self.points.append(point)
                 self._decide(sample)
         return Observed(
@@ -115,7 +115,7 @@ class _Watch:
         raise BenchmarkError(f"{self.profile.name}: no chunk after {_FIRST_CHUNK_SECONDS:.0f} s")
 
     def _look(self, counters: Counters, at: float, waited: float) -> tuple[Sample, Point]:
-        """As the operator sees the run, and as it is compared."""
+        """Return the run as the operator reads it, and as it is compared."""
         assert counters.trainer is not None
         assert counters.data_workers is not None
         ready = self.workers.count_ready(int(counters.data_workers), at)
@@ -148,4 +148,4 @@ class _Watch:
             flush=True,
         )
         if decision.desired != sample.desired:
-            self.workers.ask(decision.desired, sample.at)
+            self.workers.request(decision.desired, sample.at)

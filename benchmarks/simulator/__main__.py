@@ -1,4 +1,4 @@
-"""`python -m benchmarks.plant`: run, simulate, compare; see docs/benchmarks.md."""
+"""`python -m benchmarks.simulator`: run, simulate, compare; see docs/benchmarks.md."""
 
 import os
 import sys
@@ -7,6 +7,6 @@ from benchmarks.scaling.__main__ import ENVIRONMENT
 
 if __name__ == "__main__":
     os.environ.update(ENVIRONMENT)
-    from benchmarks.plant.command import main
+    from benchmarks.simulator.command import main
 
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The benchmark of the simulated plant runs: the law starts raylets, a run goes on with them."""
+"""The benchmark of the simulator runs: the policy starts raylets, and a run uses them."""
 
 import json
 import subprocess
@@ -15,12 +15,12 @@ TIMEOUT_SECONDS = 1200
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_real_workers_come_as_the_law_says_and_train_all_rows(tmp_path: Path) -> None:
     options = ["--share", "0.3", "--seeds", "3", "--data", str(tmp_path / "data")]
-    command = [sys.executable, "-m", "benchmarks.plant", *options, "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.simulator", *options, "--output", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=TIMEOUT_SECONDS)
-    results = json.loads((tmp_path / "plant.json").read_text())
-    assert [row["foretold"] for row in results["profiles"]] == [False, False, True]
+    results = json.loads((tmp_path / "simulator.json").read_text())
+    assert [row["predicted"] for row in results["profiles"]] == [False, False, True]
     for row in results["profiles"]:
-        assert row["startSeconds"]  # the law asked for more, and they delivered
+        assert row["startSeconds"]  # the policy requested more, and they delivered
         assert row["course"]["real"]["rows"][-1] >= row["rows"]
         assert max(row["course"]["real"]["ready"]) > row["course"]["real"]["ready"][0]
-    assert "**Indicative" in (tmp_path / "plant.md").read_text()
+    assert "**Indicative" in (tmp_path / "simulator.md").read_text()

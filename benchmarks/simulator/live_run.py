@@ -1,4 +1,4 @@
-"""The run itself: `lastmile run` on a cluster that is up, and what its driver tells of it."""
+"""The run itself: `lastmile run` on a running cluster, and the metrics of its driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.plant.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS
+from benchmarks.simulator.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling
 from pipeline_runtime.sample_data import write_sample_data
@@ -33,14 +33,14 @@ _STOP_SECONDS = 90.0  # a step, a checkpoint, and the report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A run that goes on."""
+    """A run in progress."""
 
     process: subprocess.Popen[bytes]
     port: int
     log: Path
 
     def read(self) -> Counters | None:
-        """Read its page; None while there is none. Raises BenchmarkError if it has ended."""
+        """Read its metrics; None while there are none. Raises BenchmarkError if it has ended."""
         if self.process.poll() is not None:
             raise BenchmarkError(f"the run ended:\n{self.log.read_text()[-4000:]}")
         try:
@@ -52,8 +52,8 @@ class Training:
 
 
 def write_table(data: Path) -> Path:
-    """The table, written where it is not there yet: the storage root of runs."""
-    root = data / f"plant-{_TABLE_ROWS}-{UNIT_ROWS}"
+    """Write the table unless it exists; return the storage root of the runs."""
+    root = data / f"simulator-{_TABLE_ROWS}-{UNIT_ROWS}"
     options = SampleDataOptions(
         rows=_TABLE_ROWS, rows_per_group=UNIT_ROWS, days=1, compression="none"
     )
@@ -63,12 +63,12 @@ def write_table(data: Path) -> Path:
 
 @contextmanager
 def train(address: str, root: Path, pace: Path, folder: Path) -> Iterator[Training]:
-    """A run on the Ray cluster at an address, for the time of a context.
+    """Run on the Ray cluster at an address for the time of a context.
 
     Args:
-        root: of the table.
-        pace: the file that trainer and step go by.
-        folder: for what the run leaves.
+        root: storage root of the table.
+        pace: file with the pace of trainer and step.
+        folder: folder for the files of the run.
     """
     manifest, log = folder / "manifest.json", folder / "run.log"
     manifest.write_text(json.dumps(build_manifest(pace)))
@@ -99,15 +99,15 @@ def train(address: str, root: Path, pace: Path, folder: Path) -> Iterator[Traini
 
 
 def build_manifest(pace: Path) -> dict[str, Any]:
-    """A manifest of paced rows."""
+    """Return the manifest of a paced run."""
     step = {
-        "function": "benchmarks.plant.paced:work",
+        "function": "benchmarks.simulator.paced:work",
         "options": {"pace": str(pace)},
         "inputColumns": ["clicked"],
         "outputColumns": [{"name": "clicked", "type": "bool"}],
     }
     training = {
-        "entrypoint": "benchmarks.plant.paced:train",
+        "entrypoint": "benchmarks.simulator.paced:train",
         "config": {"pace": str(pace)},
         "batchSize": BATCH_ROWS,
         "epochs": _NUM_EPOCHS,
@@ -118,7 +118,7 @@ def build_manifest(pace: Path) -> dict[str, Any]:
     return {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
-        "metadata": {"name": "plant"},
+        "metadata": {"name": "simulator"},
         "spec": {
             "dataset": {"parquet": {"uri": "impressions/"}, "rowKey": ["_lastmile_row_id"]},
             "pipeline": [{"map": step}],

@@ -1,7 +1,7 @@
-"""The simulated plant, on which laws are judged, is like real pods under the operator.
+"""The simulator, which judges autoscaling policies, agrees with real pods under the operator.
 
-`make bench-plant-pods` keeps the results. It takes twenty minutes, and other tests beside it would
-change what it measures.
+`make bench-simulator-pods` keeps the results. It takes twenty minutes, and other work at the same
+time would change the measurements.
 """
 
 import json
@@ -15,15 +15,15 @@ import yaml
 from stage import MOUNT, VOLUME, Stage
 
 from benchmarks import records
-from benchmarks.plant.figure import draw
-from benchmarks.plant.live_run import build_manifest, write_table
-from benchmarks.plant.observing import Observed
-from benchmarks.plant.paced import __file__ as paced
-from benchmarks.plant.pods import Look, set_pace, watch
-from benchmarks.plant.profiles import DOWN, PROFILES, Profile
-from benchmarks.plant.report import build_markdown
-from benchmarks.plant.results import Compared, build_results
-from benchmarks.plant.simulating import fit, foretell
+from benchmarks.simulator.figure import draw
+from benchmarks.simulator.live_run import build_manifest, write_table
+from benchmarks.simulator.observing import Observed
+from benchmarks.simulator.paced import __file__ as paced
+from benchmarks.simulator.pods import Look, set_pace, watch
+from benchmarks.simulator.profiles import DOWN, PROFILES, Profile
+from benchmarks.simulator.report import build_markdown
+from benchmarks.simulator.results import Compared, build_results
+from benchmarks.simulator.simulating import fit, predict
 from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL, RUNTIME_METRICS_PORT
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling
@@ -31,8 +31,8 @@ from tools.cluster.box import KubectlError
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(5400)]
 
-NAME = "plant"
-PACE = "plant/pace.json"  # below the volume
+NAME = "simulator"
+PACE = "simulator/pace.json"  # below the volume
 NUM_SEEDS = 20
 # Of a sleeping reader: six are to fit on two cores.
 RESOURCES = {"requests": {"cpu": "150m", "memory": "1Gi"}, "limits": {"memory": "2560Mi"}}
@@ -41,21 +41,21 @@ RESOURCES = {"requests": {"cpu": "150m", "memory": "1Gi"}, "limits": {"memory": 
 def test_the_simulated_plant_is_like_real_pods(stage: Stage, tmp_path: Path) -> None:
     beginning = records.Beginning()
     root = write_table(stage.store.volume)
-    folder = stage.store.volume / "plant"
+    folder = stage.store.volume / "simulator"
     folder.mkdir(exist_ok=True)
     (folder / "paced.py").write_text(Path(paced).read_text())
     runs = [run(stage, profile, root.name) for profile in PROFILES]
-    costs = fit([run for run in runs if not run.profile.is_foretold])
+    costs = fit([run for run in runs if not run.profile.is_predicted])
     seeds = range(1, NUM_SEEDS + 1)
     compared = [
-        Compared(observed=run, simulated=[foretell(run.profile, costs, seed) for seed in seeds])
+        Compared(observed=run, simulated=[predict(run.profile, costs, seed) for seed in seeds])
         for run in runs
     ]
-    environment = beginning.describe(NAME, []) | {"command": "make bench-plant-pods"}
+    environment = beginning.describe(NAME, []) | {"command": "make bench-simulator-pods"}
     results = build_results(compared, costs, 1.0, environment, is_of_pods=True)
     output = Path(os.environ.get("LASTMILE_RESULTS", tmp_path))
     text = records.write_results(
-        "plant-pods", results, output, build_markdown=build_markdown, draw=draw
+        "simulator-pods", results, output, build_markdown=build_markdown, draw=draw
     )
     asked = ("rowsPerSecond", "idleSeconds", "workers")
     missed = [r["profile"] for r in results["profiles"] if not all(r[a]["met"] for a in asked)]
@@ -79,7 +79,7 @@ def manifest(table: str) -> dict[str, Any]:
     spec = document["spec"]
     spec["storage"] = {"root": f"{MOUNT}/{table}"}
     spec["artifacts"] = {"uri": f"{MOUNT}/experiments/{NAME}/"}
-    spec["code"] = {"workingDir": f"{MOUNT}/plant"}
+    spec["code"] = {"workingDir": f"{MOUNT}/simulator"}
     spec["pipeline"][0]["map"]["function"] = "paced:work"
     spec["training"]["entrypoint"] = "paced:train"
     spec["autoscaling"] = {"scaleDown": behavior(asdict(DOWN))}

@@ -14,7 +14,7 @@ from benchmarks.autoscaling.scenarios import SCENARIOS, Cell, Scenario, cells
 from benchmarks.autoscaling.seen import Seen
 from benchmarks.autoscaling.simulations import Runner, job_of, run_job, trace_job
 from benchmarks.autoscaling.tuning import constant_jobs, find_best_constants
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.setting import Setting
 
 COSTLY = Cell(scenario=SCENARIOS[3], start_seconds=30.0, noise_percent=20)

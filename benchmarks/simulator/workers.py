@@ -1,4 +1,4 @@
-"""Data workers as the law asks for them: raylets that are started, drained and timed."""
+"""Data workers as the policy requests them: raylets that are started, drained and timed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ class Workers:
     """The data nodes of a cluster; times are seconds of one clock.
 
     Attributes:
-        starts: seconds from asked for to its first chunk, of each that was asked for and came.
+        starts: seconds from the request to the first chunk, of each worker that started.
     """
 
     cluster: Cluster
     starts: list[float] = field(default_factory=list)
-    _awaited: list[float] = field(default_factory=list)  # when each was asked for
+    _awaited: list[float] = field(default_factory=list)  # time of each request
 
     @property
     def desired(self) -> int:
-        """Workers that were asked for."""
+        """Requested workers."""
         return len(self.cluster.nodes)
 
     @property
     def start_seconds(self) -> float | None:
-        """Their median; None: none was started yet."""
+        """Median start of a worker; None: no worker has started yet."""
         return statistics.median(self.starts) if self.starts else None
 
-    def ask(self, wanted: int, now: float) -> None:
-        """Have so many: new ones are not waited for, the youngest are told to go."""
+    def request(self, wanted: int, now: float) -> None:
+        """Request a number of workers: new ones start, the youngest are drained."""
         up = self.cluster.find_up()
         for node in reversed(self.cluster.nodes[wanted:]):
             if node.serial in up:
@@ -48,7 +48,7 @@ class Workers:
         """Return the workers that are up and have delivered, as the operator counts them.
 
         Args:
-            delivering: that the run tells of.
+            delivering: workers that deliver rows, as the run reports them.
         """
         while self._awaited and delivering > self.desired - len(self._awaited):
             self.starts.append(now - self._awaited.pop(0))

@@ -1,6 +1,6 @@
-"""A trainer and a step of known pace, both asleep: what a file says at each step and each chunk.
+"""A trainer and a step that sleep, at a pace that a file sets for each step and each chunk.
 
-Imported by the processes of a run, so nothing heavy is imported here.
+The processes of a run import this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ SECONDS_PER_ROW: Final = "secondsPerRow"
 
 
 def work(table: Any, pace: str) -> Any:
-    """A `map` step: every row costs so many seconds."""
+    """Sleep for the seconds that each row costs; a `map` step."""
     time.sleep(table.num_rows * _read(pace)[SECONDS_PER_ROW])
     return table
 
 
 def train(ctx: Any) -> None:
-    """An entrypoint whose steps take so many seconds, as long as there are rows."""
+    """Sleep for the seconds of each step; an entrypoint."""
     for _ in ctx.epochs():
         for _ in ctx.batches():
             time.sleep(_read(ctx.config["pace"])[STEP_SECONDS])
@@ -29,7 +29,7 @@ def train(ctx: Any) -> None:
 
 
 def write_pace(path: Path, *, step_seconds: float, row_seconds: float) -> None:
-    """Set the pace from now on; the file is replaced at once, so no reader sees half of it."""
+    """Set the pace; the file is replaced atomically, so no reader sees a part of it."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps({STEP_SECONDS: step_seconds, SECONDS_PER_ROW: row_seconds}))
     new.replace(path)

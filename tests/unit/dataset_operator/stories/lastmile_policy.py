@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
-from dataset_operator.simulation.plant import Cluster
+from dataset_operator.simulation.cluster import Cluster
 
 
 @dataclass

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.plant.figure import draw
-from benchmarks.plant.live_run import write_table
-from benchmarks.plant.observing import observe
-from benchmarks.plant.profiles import PROFILES
-from benchmarks.plant.report import build_markdown
-from benchmarks.plant.results import Compared, build_results
-from benchmarks.plant.simulating import Costs, fit, foretell
+from benchmarks.simulator.figure import draw
+from benchmarks.simulator.live_run import write_table
+from benchmarks.simulator.observing import observe
+from benchmarks.simulator.profiles import PROFILES
+from benchmarks.simulator.report import build_markdown
+from benchmarks.simulator.results import Compared, build_results
+from benchmarks.simulator.simulating import Costs, fit, predict
 from pipeline_runtime.allocator import keep_freed_memory
 
-NAME = "plant"
+NAME = "simulator"
 FULL_SEEDS = 20
 
 
@@ -62,12 +62,12 @@ def compare(options: argparse.Namespace) -> tuple[list[Compared], Costs]:
     """Run every profile, fit the simulator by some, simulate all."""
     root = write_table(options.data)
     runs = [observe(profile.shortened(options.share), root) for profile in PROFILES]
-    costs = fit([run for run in runs if not run.profile.is_foretold])
+    costs = fit([run for run in runs if not run.profile.is_predicted])
     seeds = range(1, options.seeds + 1)
     compared = [
         Compared(
             observed=run,
-            simulated=[foretell(run.profile, costs, seed) for seed in seeds],
+            simulated=[predict(run.profile, costs, seed) for seed in seeds],
         )
         for run in runs
     ]

@@ -1,21 +1,21 @@
-"""The results as Markdown: what ran, what was simulated, and how far apart they are."""
+"""The results as Markdown: real runs, simulated runs, and the differences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from benchmarks.plant.results import (
+from benchmarks.simulator.results import (
     MAX_IDLE_ERROR,
     MAX_RATE_ERROR,
     MAX_WORKERS_ERROR,
     Document,
 )
 
-_HEAD = ("profile", "", "real", "simulated, median [least–largest]", "error", "asked", "met")
+_HEAD = ("profile", "", "real", "simulated, median [least–largest]", "error", "target", "met")
 
 
 def build_markdown(results: Document) -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join(_lines(results)) + "\n"
 
 
@@ -23,8 +23,8 @@ def _lines(results: Document) -> Iterator[str]:
     machine, costs = results["machine"], results["costs"]
     load = " and ".join(map(str, results["loadAverage"]))
     versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    where = " on pods, with the operator" if results["benchmark"] == "plant-pods" else ""
-    yield "# The simulated plant beside a real one\n"
+    where = " on pods, with the operator" if results["benchmark"] == "simulator-pods" else ""
+    yield "# The simulator beside real runs\n"
     yield f"Made by `{results['command']}` at commit {results['commit']}; do not edit."
     yield "How to read it: [docs/benchmarks.md](../../docs/benchmarks.md).\n"
     yield (
@@ -35,10 +35,10 @@ def _lines(results: Document) -> Iterator[str]:
     if results["indicative"]:
         yield f"**Indicative: {'; '.join(results['indicative'])}.**\n"
     yield (
-        f"By the runs that are not foretold, beside the sleeps a step costs "
+        f"Fitted to the runs that are not predicted: beside the sleeps, a step costs "
         f"{costs['step_seconds'] * 1e3:.2g} ms, a row {costs['row_seconds'] * 1e6:.2g} µs, reading "
         f"is {costs['read_share']:.1%} of a busy worker's time, and a worker delivers "
-        f"{costs['start_seconds']:.3g} s after it was asked for.\n"
+        f"{costs['start_seconds']:.3g} s after its request.\n"
     )
     yield f"| {' | '.join(_HEAD)} |"
     yield "|---" * len(_HEAD) + "|"
@@ -50,7 +50,7 @@ def _lines(results: Document) -> Iterator[str]:
 
 
 def _rows(row: Document) -> Iterator[str]:
-    name = f"{row['profile']}{', foretold' if row['foretold'] else ''}"
+    name = f"{row['profile']}{', predicted' if row['predicted'] else ''}"
     yield _figure(name, "rows per second", row["rowsPerSecond"], MAX_RATE_ERROR)
     yield _figure("", "seconds idle", row["idleSeconds"], MAX_IDLE_ERROR)
     workers = row["workers"]
@@ -62,9 +62,9 @@ def _rows(row: Document) -> Iterator[str]:
     yield _figure("", "workers ready, mean", row["meanReady"], None)
 
 
-def _figure(name: str, what: str, figure: Mapping[str, Document], asked: float | None) -> str:
+def _figure(name: str, what: str, figure: Mapping[str, Document], target: float | None) -> str:
     median, low, high = (figure["simulated"][key] for key in ("median", "min", "max"))
-    limits = "| – | –" if asked is None else f"| ± {asked:.0%} | {_met(figure)}"
+    limits = "| – | –" if target is None else f"| ± {target:.0%} | {_met(figure)}"
     return (
         f"| {name} | {what} | {figure['real']:,g} | {median:,g} [{low:,g}–{high:,g}] | "
         f"{figure['error']:+.1%} {limits} |"
@@ -77,8 +77,8 @@ def _met(figure: Mapping[str, object]) -> str:
 
 def _describe(row: Document) -> str:
     starts = ", ".join(f"{seconds:.3g}" for seconds in row["startSeconds"]) or "none"
-    needs = " → ".join(f"{need:.2f}" for need in row["needed"])
+    required = " → ".join(f"{workers:.2f}" for workers in row["required"])
     return (
-        f"- {row['profile']}: {row['rows']:,} rows in {row['seconds']:,.0f} s; {needs} workers "
-        f"are needed, all busy, by the sleeps alone; started workers delivered after {starts} s."
+        f"- {row['profile']}: {row['rows']:,} rows in {row['seconds']:,.0f} s. The sleeps alone "
+        f"require {required} busy workers. Started workers delivered after {starts} s."
     )

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.records import Document
 
-# Okabe and Ito's colours, which people who see colours differently can tell apart.
+# Okabe and Ito's colours, which people with colour blindness can distinguish.
 _COLOURS: Final = {"real": "#D55E00", "simulated": "#0072B2"}
 _INCHES_PER_PROFILE, _HEIGHT_INCHES = 4.0, 4.5
 
@@ -45,7 +45,7 @@ def _draw_profile(workers: Axes, waits: Axes, row: Document) -> None:
             for before, after in pairwise([(0.0, 0.0), *points])
         ]
         waits.plot(course["seconds"], shares, **style)
-    workers.set_title(f"{row['profile']}{' (foretold)' if row['foretold'] else ''}")
+    workers.set_title(f"{row['profile']}{' (predicted)' if row['predicted'] else ''}")
     workers.set_ylim(bottom=0)
     waits.set(ylim=(0, 100), xlabel="seconds")
     for axes in (workers, waits):

@@ -8,7 +8,7 @@ from autoscaling_story import Story
 from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lastmile_law import Lastmile
+from lastmile_policy import Lastmile
 from property_tests import examples
 
 from dataset_operator.autoscaling import Memory, Rules, decide
@@ -251,7 +251,7 @@ def test_the_most_is_told_when_it_does_not_suffice() -> None:
     assert decision.desired == 30
     assert decision.limited is not None
     assert decision.limited.reason == "TooManyReplicas"
-    assert "60 wanted, dataWorkers.maxReplicas is 30" in decision.limited.message
+    assert "60 wanted, but dataWorkers.maxReplicas is 30" in decision.limited.message
 
 
 def test_a_request_that_no_node_takes_is_withdrawn_and_made_again_later() -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of the simulated plant: its figures of runs, and its bars."""
+"""The benchmark of the simulator: its figures of runs, and its targets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from benchmark_environment import ENVIRONMENT
 
 from benchmarks import records
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.plant.command import parse_options
-from benchmarks.plant.courses import Course, Point
-from benchmarks.plant.figure import draw
-from benchmarks.plant.observing import Observed
-from benchmarks.plant.profiles import BATCH_ROWS, PROFILES, Profile
-from benchmarks.plant.report import build_markdown
-from benchmarks.plant.results import Compared, Document, build_results
-from benchmarks.plant.simulating import Costs, fit, foretell
-from benchmarks.plant.workers import Workers
+from benchmarks.simulator.command import parse_options
+from benchmarks.simulator.courses import Course, Point
+from benchmarks.simulator.figure import draw
+from benchmarks.simulator.observing import Observed
+from benchmarks.simulator.profiles import BATCH_ROWS, PROFILES, Profile
+from benchmarks.simulator.report import build_markdown
+from benchmarks.simulator.results import Compared, Document, build_results
+from benchmarks.simulator.simulating import Costs, fit, predict
+from benchmarks.simulator.workers import Workers
 from dataset_operator.autoscaling.signals import Pods, Sample, TrainerCounters, WorkerCounters
 from dataset_operator.simulation.setting import Phase
 from pipeline_runtime.config import HEADROOM
@@ -25,7 +25,7 @@ from pipeline_runtime.config import HEADROOM
 NO_COSTS = Costs(step_seconds=0.0, row_seconds=0.0, read_share=0.01, start_seconds=10.0)
 TWO_PACES = Profile(
     name="two paces",
-    is_foretold=False,
+    is_predicted=False,
     first_workers=2,
     rows=3000,
     phases=(
@@ -131,13 +131,13 @@ def test_the_simulator_is_held_to_rate_workers_and_idle_time(
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 def test_the_simulator_asks_for_what_a_profile_needs(profile: Profile) -> None:
-    found = foretell(profile, NO_COSTS, seed=1).settled(profile)
-    assert found == [-(-need * (1.0 + HEADROOM) // 1) for need in profile.needed()]
+    found = predict(profile, NO_COSTS, seed=1).settled(profile)
+    assert found == [-(-need * (1.0 + HEADROOM) // 1) for need in profile.required()]
 
 
 def test_a_shortened_profile_needs_the_same() -> None:
     short = TWO_PACES.shortened(0.5)
-    assert short.needed() == TWO_PACES.needed()
+    assert short.required() == TWO_PACES.required()
     assert (short.rows, short.phase_at(999), short.phase_at(1000)) == (1500, 0, 1)
 
 
@@ -176,7 +176,7 @@ def test_starts_are_timed_to_the_first_chunk() -> None:
     nodes.add(1)
     workers = Workers(nodes)
     assert workers.count_ready(1, now=5.0) == 1
-    workers.ask(3, now=10.0)
+    workers.request(3, now=10.0)
     assert workers.count_ready(1, now=15.0) == 1
     assert workers.count_ready(2, now=22.0) == 2
     assert workers.count_ready(3, now=26.0) == 3
@@ -188,10 +188,10 @@ def test_the_youngest_go_and_those_that_are_not_up_are_not_drained() -> None:
     nodes = Nodes()
     nodes.add(2)
     workers = Workers(nodes)
-    workers.ask(4, now=10.0)
+    workers.request(4, now=10.0)
     workers.count_ready(3, now=20.0)
     nodes.down.add("3")
-    workers.ask(1, now=30.0)
+    workers.request(1, now=30.0)
     assert (nodes.ended, nodes.drained) == (["3"], ["2", "1"])
     assert workers.desired == 1
     assert workers.count_ready(1, now=40.0) == 1
@@ -209,9 +209,9 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     results = results_of(run, Course(points=[point(50.0, 1500), point(100.0, 3000, idle=15.0)]))
     for name in ("a", "b"):
         text = records.write_results(
-            "plant", results, tmp_path / name, build_markdown=build_markdown, draw=draw
+            "simulator", results, tmp_path / name, build_markdown=build_markdown, draw=draw
         )
-    for name in ("plant.json", "plant.md", "plant.svg"):
+    for name in ("simulator.json", "simulator.md", "simulator.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert " | 20 | 15 [15–15] | -25.0% | ± 15% | **no** |" in text
     assert " | 2 → 3 | 2 → 2 | 1 | ± 1 | yes |" in text

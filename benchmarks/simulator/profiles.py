@@ -1,4 +1,4 @@
-"""The profiles to run: a pace, and with it the need, changes once in a run."""
+"""The profiles to run; the pace, and with it the required workers, changes once in a run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataset_operator.autoscaling.interface import Direction, RateLimit, Rules
 from dataset_operator.simulation.setting import Phase
 
 BATCH_ROWS: Final = 500
-# A row group is a unit, and a chunk: with nothing shuffled no two are read as one.
+# A row group is a unit and a chunk; without a shuffle no two are read together.
 UNIT_ROWS: Final = 1000
 MAX_WORKERS: Final = 6
-# Fewer are wanted within minutes, so that a run is minutes long; a spec may say the same.
+# Fewer workers within minutes, so that a run takes minutes; a spec may have the same rules.
 DOWN: Final = Direction(
     stabilization_seconds=45.0,
     limits=(RateLimit(type="Percent", value=100, period_seconds=15.0),),
@@ -25,27 +25,27 @@ class Profile:
     """A run.
 
     Attributes:
-        is_foretold: what it gives is not looked at to fit the simulator.
-        phases: what sleeps alone cost.
-        rows: that are trained; then it is over.
+        is_predicted: True if the simulator is not fitted to it.
+        phases: costs of the sleeps alone.
+        rows: rows to train.
     """
 
     name: str
-    is_foretold: bool
+    is_predicted: bool
     first_workers: int
     rows: int
     phases: tuple[Phase, ...]
 
     def phase_at(self, rows: float) -> int:
-        """The place of the phase that holds once so many rows were trained."""
+        """Return the index of the phase after this many rows."""
         return max(i for i, phase in enumerate(self.phases) if phase.from_row <= rows)
 
-    def needed(self) -> list[float]:
-        """D ÷ μ of each phase, by the sleeps."""
+    def required(self) -> list[float]:
+        """Return D ÷ μ of each phase, by the sleeps."""
         return [p.row_seconds * BATCH_ROWS / p.step_seconds for p in self.phases]
 
     def shortened(self, share: float) -> Profile:
-        """The same paces over fewer rows."""
+        """Return a profile with the same paces and a share of the rows."""
         phases = tuple(
             Phase(
                 from_row=phase.from_row * share,
@@ -56,25 +56,25 @@ class Profile:
         )
         return Profile(
             name=self.name,
-            is_foretold=self.is_foretold,
+            is_predicted=self.is_predicted,
             first_workers=self.first_workers,
             rows=int(self.rows * share),
             phases=phases,
         )
 
 
-# Needs are far from whole numbers, with headroom too, where chance would decide.
+# The required workers are far from whole numbers, with headroom too, where noise would decide.
 PROFILES: Final[Sequence[Profile]] = (
     Profile(
         name="starved",
-        is_foretold=False,
+        is_predicted=False,
         first_workers=1,
         rows=400_000,
         phases=(Phase(step_seconds=0.25, row_seconds=1 / 600),),
     ),
     Profile(
         name="slower model",
-        is_foretold=False,
+        is_predicted=False,
         first_workers=2,
         rows=450_000,
         phases=(
@@ -83,8 +83,8 @@ PROFILES: Final[Sequence[Profile]] = (
         ),
     ),
     Profile(
-        name="dearer rows",
-        is_foretold=True,
+        name="expensive rows",
+        is_predicted=True,
         first_workers=1,
         rows=400_000,
         phases=(
@@ -96,5 +96,5 @@ PROFILES: Final[Sequence[Profile]] = (
 
 
 def build_rules() -> Rules:
-    """The law's rules, the same for what runs and what is simulated."""
+    """Return the rules of the policy, the same for real and simulated runs."""
     return Rules(min_workers=1, max_workers=MAX_WORKERS, down=DOWN)

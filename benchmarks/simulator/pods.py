@@ -1,6 +1,6 @@
-"""A profile on real pods: the operator is the law, and the run is looked at from outside.
+"""Watches a profile on real pods from outside, while the operator decides.
 
-What is seen is what anyone sees: the experiment's status, and the page of its driver's metrics.
+It reads what any user can read: the experiment's status, and the metrics of its driver.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.plant.courses import Course, Point
-from benchmarks.plant.observing import Observed
-from benchmarks.plant.paced import write_pace
-from benchmarks.plant.profiles import BATCH_ROWS, UNIT_ROWS, Profile
+from benchmarks.simulator.courses import Course, Point
+from benchmarks.simulator.observing import Observed
+from benchmarks.simulator.paced import write_pace
+from benchmarks.simulator.profiles import BATCH_ROWS, UNIT_ROWS, Profile
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.autoscaling.signals import Counters, Pods, Sample
 
 _LOOK_SECONDS: Final = 1.5
 _FIRST_CHUNK_SECONDS: Final = 600.0  # images, pods, and processes of a run
-_MAX_STRETCH: Final = 5.0  # of the time that it takes with rows always there
+_MAX_STRETCH: Final = 5.0  # of the duration with rows always ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Look:
     """A run at one moment.
 
     Attributes:
-        desired, ready: data workers, by the experiment's status.
-        counters: by the driver's page; None: there is none, or it did not answer.
+        desired, ready: data workers by the experiment's status.
+        counters: metrics of the driver; None: it did not answer.
     """
 
     desired: int
@@ -40,13 +40,13 @@ class Look:
 
 
 def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> Observed:
-    """Watch a run that has been begun to its last row; the pace follows its rows.
+    """Watch a started run to its last row; the pace follows its rows.
 
     Returns:
-        What was seen; its profile begins with as many workers as the operator did.
+        The observations; their profile begins with the operator's first number of workers.
 
     Raises:
-        BenchmarkError: no first chunk, or not over in five times the time.
+        BenchmarkError: there is no first chunk, or the run takes five times as long as it should.
     """
     first, began = _wait_for_first_chunk(profile, look)
     assert first.counters is not None
@@ -58,13 +58,13 @@ def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> Observed:
 
 
 def set_pace(profile: Profile, place: int, pace: Path) -> None:
-    """Set the pace of a phase from now on."""
+    """Set the pace of a phase."""
     phase = profile.phases[place]
     write_pace(pace, step_seconds=phase.step_seconds, row_seconds=phase.row_seconds)
 
 
 def _wait_for_first_chunk(profile: Profile, look: Callable[[], Look]) -> tuple[Look, float]:
-    """The look that saw it, and when the first worker began: as long before as a chunk takes."""
+    """Return the first look with a chunk, and the start of the first worker: a chunk earlier."""
     deadline = time.monotonic() + _FIRST_CHUNK_SECONDS
     while time.monotonic() < deadline:
         seen = look()
@@ -80,7 +80,7 @@ class _Watch:
     """One run; times are seconds since its first worker began.
 
     Attributes:
-        waited: seconds that the loop had waited by then.
+        waited: seconds that the loop had waited until then.
     """
 
     profile: Profile

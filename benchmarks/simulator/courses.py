@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from benchmarks.plant.profiles import Profile
+from benchmarks.simulator.profiles import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A run at the end of a control period, before the law was asked; sums since it began.
+    """A run at the end of a control period, before the decision; sums since its start.
 
     Attributes:
         at: seconds since the first worker began.
-        desired: workers that were asked for.
-        ready: that had delivered.
-        idle_seconds: that the trainers had waited for rows that nobody had made.
+        desired: requested workers.
+        ready: workers that have delivered rows.
+        idle_seconds: time that the trainers have waited for rows that no worker had made.
     """
 
     at: float
@@ -43,12 +43,12 @@ class Course:
 
     @property
     def mean_ready(self) -> float:
-        """Workers that had delivered, over the run."""
+        """Mean of the ready workers over the run."""
         points = self.points
         spent = sum(before.ready * (after.at - before.at) for before, after in pairwise(points))
         return spent / (points[-1].at - points[0].at)
 
     def settled(self, profile: Profile) -> list[int]:
-        """Workers asked for at the end of each phase."""
+        """Return the workers requested at the end of each phase."""
         last = {profile.phase_at(point.rows): point.desired for point in self.points}
         return [last[place] for place in sorted(last)]

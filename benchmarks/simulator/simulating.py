@@ -1,6 +1,6 @@
-"""A profile in the simulator, with what real runs told of costs beside the sleeps.
+"""Simulates a profile, with the costs beside the sleeps that real runs have shown.
 
-`observing` runs before it, `results` compares what both give.
+`observing` runs before it, and `results` compares both.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 from benchmarks.autoscaling.ours import Lastmile
 from benchmarks.dataloading.errors import BenchmarkError
-from benchmarks.plant.courses import Course, Point
-from benchmarks.plant.observing import Observed
-from benchmarks.plant.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS, Profile, build_rules
+from benchmarks.simulator.courses import Course, Point
+from benchmarks.simulator.observing import Observed
+from benchmarks.simulator.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS, Profile, build_rules
 from dataset_operator.autoscaling.signals import Interval, measure_between
 from dataset_operator.simulation.loop import simulate
 from dataset_operator.simulation.setting import Phase, Setting
 
-# Sleeps are exact to a few milliseconds, of steps and chunks that take 250 and more.
+# Sleeps are exact to a few milliseconds, and steps and chunks take 250 ms and more.
 _NOISE: Final = 0.02
 
 
@@ -30,9 +30,9 @@ class Costs:
     """Costs that the simulator cannot know.
 
     Attributes:
-        step_seconds, row_seconds: of a step and of a row, beside the sleep.
-        read_share: of a busy worker's time.
-        start_seconds: from asked for to the first chunk, the median.
+        step_seconds, row_seconds: costs of a step and of a row beside the sleep.
+        read_share: share of a busy worker's time.
+        start_seconds: median time from a request to the first chunk.
     """
 
     step_seconds: float
@@ -42,7 +42,7 @@ class Costs:
 
 
 def fit(observed: Sequence[Observed]) -> Costs:
-    """Costs of all these runs together. Raises BenchmarkError if no worker was started in them."""
+    """Fit the costs to all runs together. Raises BenchmarkError if they started no worker."""
     starts = [seconds for run in observed for seconds in run.starts]
     spans = [span for run in observed for span in _find_spans(run)]
     if not starts or not spans:
@@ -62,7 +62,7 @@ def fit(observed: Sequence[Observed]) -> Costs:
 
 
 def _find_spans(run: Observed) -> list[tuple[Phase, Interval]]:
-    """Periods of one pace, in which workers delivered that were warm."""
+    """Return the periods of one pace in which warm workers delivered rows."""
     spans = []
     for (place, before), (now, after) in pairwise(run.samples):
         interval = measure_between(before, after)
@@ -72,7 +72,7 @@ def _find_spans(run: Observed) -> list[tuple[Phase, Interval]]:
 
 
 def build_setting(profile: Profile, costs: Costs) -> Setting:
-    """A profile as the simulator takes it."""
+    """Return the simulator's setting of a profile."""
     phases = tuple(
         Phase(
             from_row=phase.from_row,
@@ -86,11 +86,11 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
         phases=phases,
         batch_rows=BATCH_ROWS,
         unit_rows=UNIT_ROWS,
-        # A reader is asked for two chunks at a time: one that it works on, one that waits.
-        credit_units=math.ceil(max(profile.needed())),
+        # A reader has two chunks at a time: one in work, one waiting.
+        credit_units=math.ceil(max(profile.required())),
         noise=_NOISE,
         read_share=costs.read_share,
-        warm_seconds=0.0,  # who sleeps is as slow from the beginning
+        warm_seconds=0.0,  # sleeping workers do not warm up
         start_seconds=costs.start_seconds,
         min_workers=1,
         max_workers=MAX_WORKERS,
@@ -98,10 +98,10 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
     )
 
 
-def foretell(profile: Profile, costs: Costs, seed: int) -> Course:
-    """A profile under the same law, simulated."""
+def predict(profile: Profile, costs: Costs, seed: int) -> Course:
+    """Simulate a profile under the same policy."""
     setting, rules = build_setting(profile, costs), build_rules()
-    trace = simulate(setting, lambda plant: Lastmile(plant, change=lambda _: rules), seed)
+    trace = simulate(setting, lambda cluster: Lastmile(cluster, change=lambda _: rules), seed)
     points = [
         Point(
             at=moment.at,
