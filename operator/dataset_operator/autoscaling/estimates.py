@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from dataset_operator.autoscaling.confidence import mean_of, squares_of, t_quantile
 from dataset_operator.autoscaling.intervals import NOISE_DEGREES, Memory
 from dataset_operator.autoscaling.signals import Interval
-from dataset_operator.autoscaling.steps import NO_STEPS, read_steps
+from dataset_operator.autoscaling.steps import Steps, sum_steps
 
 # Waits are measured over the latest intervals: a minute at a period of 15 s.
 _WAIT_INTERVALS = 4
@@ -66,10 +66,11 @@ def estimate(memory: Memory) -> Estimate | None:
     if len(blocks) < 2:
         return None
     used = [interval for block in blocks for interval in block.intervals]
-    steps = sum(map(read_steps, used), NO_STEPS)
+    steps = sum_steps(used)
     if not used[-1].is_unbounded and not steps.make_estimate():
         return None
-    demand = math.inf if used[-1].is_unbounded else steps.totals.rows / steps.totals.seconds
+    rows, seconds = steps.measured
+    demand = math.inf if used[-1].is_unbounded else rows / seconds
     made, busy = sum(i.made_rows for i in used), sum(i.busy_seconds for i in used)
     worker_rate = made / busy * used[-1].readers_per_worker
     required = demand / worker_rate
@@ -117,17 +118,17 @@ def _share_waits(intervals: tuple[Interval, ...], number: int) -> list[float]:
     With the trainers' clock, one long step is enough (scenario "long steps").
     """
     shares: list[float] = []
-    steps, loop, waited = NO_STEPS, 0.0, 0.0
+    steps, loop, waited = Steps(), 0.0, 0.0
     for interval in reversed(intervals):
-        steps += read_steps(interval)
+        steps.add(interval)
         loop += interval.loop_seconds
         waited += interval.production_seconds
         if not steps.make_share() or loop <= 0.0:
             continue
-        if steps.long is not None:
-            loop = steps.long.seconds + waited
+        if steps.are_long:
+            loop = steps.clock_seconds + waited
         shares.append(min(1.0, waited / loop))
-        steps, loop, waited = NO_STEPS, 0.0, 0.0
+        steps, loop, waited = Steps(), 0.0, 0.0
         if len(shares) == number:
             break
     return shares

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dataset_operator.autoscaling.confidence import mean_of, squares_of
 from dataset_operator.autoscaling.signals import Interval, Sample, measure_between
-from dataset_operator.autoscaling.steps import MIN_STEPS, NO_STEPS, read_steps
+from dataset_operator.autoscaling.steps import MIN_STEPS, Steps
 
 # The required workers are smoothed over this time.
 SMOOTHING_SECONDS = 300.0
@@ -211,24 +211,24 @@ def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
     """
     blocks: list[Block] = []
     held: list[Interval] = []
-    steps, busy, made = NO_STEPS, 0.0, 0.0
+    steps, busy, made = Steps(), 0.0, 0.0
     for interval in intervals:
         held.append(interval)
-        steps += read_steps(interval)
+        steps.add(interval)
         busy += interval.busy_seconds
         made += interval.made_rows
         if not steps.make_block():
             continue
-        taken, is_bounded = steps.totals, not interval.is_unbounded
-        is_timed = taken.seconds > 0.0 or not is_bounded
-        if is_timed and busy > 0.0 and taken.rows > 0.0 and made > 0.0:
+        (rows, seconds), is_bounded = steps.measured, not interval.is_unbounded
+        is_timed = seconds > 0.0 or not is_bounded
+        if is_timed and busy > 0.0 and rows > 0.0 and made > 0.0:
             rate = made / busy * interval.readers_per_worker
-            demand = taken.rows / taken.seconds if is_bounded else 1.0
+            demand = rows / seconds if is_bounded else 1.0
             block = Block(intervals=tuple(held), demand=demand, worker_rate=rate)
             if rate > 0.0 and _MIN_REQUIRED < block.required < 1.0 / _MIN_REQUIRED:
                 blocks.append(block)
         held = []
-        steps, busy, made = NO_STEPS, 0.0, 0.0
+        steps, busy, made = Steps(), 0.0, 0.0
     return tuple(blocks)
 
 

@@ -22,13 +22,6 @@ class StepTotals:
     rows: float
     seconds: float
 
-    def __add__(self, other: StepTotals) -> StepTotals:
-        return StepTotals(
-            steps=self.steps + other.steps,
-            rows=self.rows + other.rows,
-            seconds=self.seconds + other.seconds,
-        )
-
     def __sub__(self, earlier: StepTotals) -> StepTotals:
         return StepTotals(
             steps=self.steps - earlier.steps,

@@ -7,10 +7,11 @@ for it. Without the clock, changes are found six minutes later in scenario "long
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.autoscaling.signals import Interval, StepTotals
+from dataset_operator.autoscaling.signals import Interval
 
 # Steps that an estimate of the demand needs (docs/autoscaling.md).
 MIN_STEPS = 20.0
@@ -26,61 +27,71 @@ _LONG_BLOCK_SECONDS, _MIN_LONG_BLOCK_STEPS = 30.0, 2.0
 _LONG_ESTIMATE_SECONDS, _MIN_LONG_STEPS = 60.0, 4.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Steps:
-    """Steps of some intervals.
+    """Sums over intervals, of all steps by the loop, and of the finished ones by the clock.
 
     Attributes:
-        loop: all steps by the counters of the loop.
-        clock: finished steps by the trainers' clock; None: unknown.
+        seconds: without waits for production.
+        has_clock: True if every interval has the totals of the clock.
     """
 
-    loop: StepTotals
-    clock: StepTotals | None
+    steps: float = 0.0
+    rows: float = 0.0
+    seconds: float = 0.0
+    clock_steps: float = 0.0
+    clock_rows: float = 0.0
+    clock_seconds: float = 0.0
+    has_clock: bool = True
 
-    def __add__(self, other: Steps) -> Steps:
-        clock = None if self.clock is None or other.clock is None else self.clock + other.clock
-        return Steps(self.loop + other.loop, clock)
+    def add(self, interval: Interval) -> None:
+        """Add the steps of an interval."""
+        self.steps += interval.steps
+        self.rows += interval.rows
+        self.seconds += interval.unstarved_seconds
+        if (clock := interval.clock) is None:
+            self.has_clock = False
+        else:
+            self.clock_steps += clock.steps
+            self.clock_rows += clock.rows
+            self.clock_seconds += clock.seconds
 
     @property
-    def long(self) -> StepTotals | None:
-        """The clock's totals if steps are long; None otherwise."""
-        clock = self.clock
-        if clock is None or clock.seconds <= _LONG_STEP_SECONDS * clock.steps:
-            return None
-        return clock if clock.steps > 0.0 else None
+    def are_long(self) -> bool:
+        """Return whether the clock shows long steps, so that it measures them."""
+        return self.has_clock and self.clock_seconds > _LONG_STEP_SECONDS * self.clock_steps > 0.0
 
     @property
-    def totals(self) -> StepTotals:
-        """The clock's totals if steps are long, the loop's otherwise."""
-        return self.long or self.loop
+    def measured(self) -> tuple[float, float]:
+        """Rows and seconds, of the clock if steps are long, of the loop otherwise."""
+        if self.are_long:
+            return self.clock_rows, self.clock_seconds
+        return self.rows, self.seconds
 
     def make_share(self) -> bool:
         """Return whether these steps are enough for a share of waits."""
-        if (long := self.long) is not None:
-            return long.seconds >= _LONG_SHARE_SECONDS
-        return self.loop.steps >= _MIN_SHARE_STEPS
+        if self.are_long:
+            return self.clock_seconds >= _LONG_SHARE_SECONDS
+        return self.steps >= _MIN_SHARE_STEPS
 
     def make_block(self) -> bool:
         """Return whether these steps are enough for a block."""
-        if (long := self.long) is not None:
-            return long.steps >= _MIN_LONG_BLOCK_STEPS and long.seconds >= _LONG_BLOCK_SECONDS
-        return self.loop.steps >= MIN_BLOCK_STEPS
+        if self.are_long:
+            is_enough = self.clock_steps >= _MIN_LONG_BLOCK_STEPS
+            return is_enough and self.clock_seconds >= _LONG_BLOCK_SECONDS
+        return self.steps >= MIN_BLOCK_STEPS
 
     def make_estimate(self) -> bool:
         """Return whether these steps are enough for an estimate of the demand."""
-        if (long := self.long) is not None:
-            return long.steps >= _MIN_LONG_STEPS and long.seconds >= _LONG_ESTIMATE_SECONDS
-        return self.loop.steps >= MIN_STEPS
+        if self.are_long:
+            is_enough = self.clock_steps >= _MIN_LONG_STEPS
+            return is_enough and self.clock_seconds >= _LONG_ESTIMATE_SECONDS
+        return self.steps >= MIN_STEPS
 
 
-_NOTHING = StepTotals(steps=0.0, rows=0.0, seconds=0.0)
-NO_STEPS = Steps(_NOTHING, _NOTHING)
-
-
-def read_steps(interval: Interval) -> Steps:
-    """Return the steps of an interval."""
-    seconds = interval.unstarved_seconds
-    return Steps(
-        StepTotals(steps=interval.steps, rows=interval.rows, seconds=seconds), interval.clock
-    )
+def sum_steps(intervals: Iterable[Interval]) -> Steps:
+    """Return the steps of all intervals."""
+    found = Steps()
+    for interval in intervals:
+        found.add(interval)
+    return found
