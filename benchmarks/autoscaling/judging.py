@@ -93,59 +93,54 @@ class Comparison:
 def judge(rows: Sequence[Row]) -> list[Target]:
     """Return every target that applies to at least one cell."""
     ours = [row for row in rows if row.policy == OURS]
+    stationary = [row for row in ours if row.scenario in _STATIONARY]
+    traps = [row for row in ours if row.scenario in _TRAPS]
+    steps = [(row, row.late_steps_share) for row in ours if row.late_steps_share is not None]
     targets = [
-        Target(
-            name="GPU-idle share above the latency oracle's, upper bound",
-            limit=f"≤ {MAX_IDLE_EXCESS:.0%}",
-            unit="share",
-            verdicts=_verdicts((row, row.idle_excess_high, MAX_IDLE_EXCESS) for row in ours),
+        _judge(
+            "GPU-idle share above the latency oracle's, upper bound",
+            "share",
+            f"≤ {MAX_IDLE_EXCESS:.0%}",
+            ((row, row.idle_excess_high, MAX_IDLE_EXCESS) for row in ours),
         ),
-        Target(
-            name="worker hours beyond 1.10 × the latency oracle's + 1 worker, upper bound",
-            limit="≤ 0 h",
-            unit="hours",
-            verdicts=_verdicts((row, row.worker_hours_excess, 0.0) for row in ours),
+        _judge(
+            "worker hours beyond 1.10 × the latency oracle's + 1 worker, upper bound",
+            "hours",
+            "≤ 0 h",
+            ((row, row.worker_hours_excess, 0.0) for row in ours),
         ),
-        Target(
-            name="changes followed late: up by L + W + 2 P, down by a quarter a window",
-            limit="0 %",
-            unit="share",
-            verdicts=_verdicts(
-                (row, row.late_steps_share, 0.0) for row in ours if row.late_steps_share is not None
-            ),
+        _judge(
+            "changes followed late: up by L + W + 2 P, down by a quarter a window",
+            "share",
+            "0 %",
+            ((row, share, 0.0) for row, share in steps),
         ),
-        Target(
-            name="stationary hours of a seed with a reversal",
-            limit=f"≤ {MAX_TURNED_SHARE:.0%}",
-            unit="share",
-            verdicts=_verdicts(
-                (row, row.turned_hours_share, MAX_TURNED_SHARE)
-                for row in ours
-                if row.scenario in _STATIONARY
-            ),
+        _judge(
+            "stationary hours of a seed with a reversal",
+            "share",
+            f"≤ {MAX_TURNED_SHARE:.0%}",
+            ((row, row.turned_hours_share, MAX_TURNED_SHARE) for row in stationary),
         ),
-        Target(
-            name="upward moves in the traps, the most of any seed",
-            limit=f"≤ {MAX_PROBES}",
-            unit="count",
-            verdicts=_verdicts(
-                (row, row.most_up_moves, MAX_PROBES) for row in ours if row.scenario in _TRAPS
-            ),
+        _judge(
+            "upward moves in the traps, the most of any seed",
+            "count",
+            f"≤ {MAX_PROBES}",
+            ((row, row.most_up_moves, MAX_PROBES) for row in traps),
         ),
-        Target(
-            name="seeds with which not all rows were trained",
-            limit="0",
-            unit="count",
-            verdicts=_verdicts((row, row.cut_off, 0.0) for row in ours),
+        _judge(
+            "seeds with which not all rows were trained",
+            "count",
+            "0",
+            ((row, row.cut_off, 0.0) for row in ours),
         ),
-        *_judge_costs(rows, ours),
+        *(_judge_costs(rows, ours, str(price)) for price in PRICES),
     ]
     return [target for target in targets if target.verdicts]
 
 
-def _verdicts(found: Iterable[tuple[Row, float, float]]) -> tuple[Verdict, ...]:
-    """Return a verdict for each (row of a cell, figure, limit)."""
-    return tuple(
+def _judge(name: str, unit: str, limit: str, found: Iterable[tuple[Row, float, float]]) -> Target:
+    """Return a target with a verdict for each (row of a cell, figure, limit)."""
+    verdicts = tuple(
         Verdict(
             scenario=row.scenario,
             provisioning_delay_seconds=row.provisioning_delay_seconds,
@@ -155,31 +150,26 @@ def _verdicts(found: Iterable[tuple[Row, float, float]]) -> tuple[Verdict, ...]:
         )
         for row, measured, most in found
     )
+    return Target(name=name, limit=limit, unit=unit, verdicts=verdicts)
 
 
-def _judge_costs(rows: Sequence[Row], ours: Sequence[Row]) -> list[Target]:
+def _judge_costs(rows: Sequence[Row], ours: Sequence[Row], price: str) -> Target:
     """Compare the cost per row of each cell with that of the best policy that is no oracle."""
-    by_cell: dict[CellKey, list[Row]] = {row.cell: [] for row in ours if not row.cut_off}
+    best: dict[CellKey, float] = {}
     for row in rows:
-        if row.policy in _RIVALS and row.cell in by_cell and not row.cut_off:
-            by_cell[row.cell].append(row)
-    targets = []
-    for price in map(str, PRICES):
-        ratios = []
-        for row in ours:
-            costs = [r.cost_per_row_ratio_by_price[price] for r in by_cell.get(row.cell, ())]
-            if costs:
-                ratio = row.cost_per_row_ratio_by_price[price] / min(costs)
-                ratios.append((row, ratio, MAX_COST_RATIO))
-        targets.append(
-            Target(
-                name=f"cost per row against the cell's best other policy, GPU at {price} workers",
-                limit=f"≤ {MAX_COST_RATIO}",
-                unit="ratio",
-                verdicts=_verdicts(ratios),
-            )
-        )
-    return targets
+        if row.policy in _RIVALS and not row.cut_off:
+            cost = row.cost_per_row_ratio_by_price[price]
+            best[row.cell] = min(cost, best.get(row.cell, cost))
+    return _judge(
+        f"cost per row against the cell's best other policy, GPU at {price} workers",
+        "ratio",
+        f"≤ {MAX_COST_RATIO}",
+        (
+            (row, row.cost_per_row_ratio_by_price[price] / best[row.cell], MAX_COST_RATIO)
+            for row in ours
+            if row.cell in best and not row.cut_off
+        ),
+    )
 
 
 def compare(results: Results) -> list[Comparison]:
