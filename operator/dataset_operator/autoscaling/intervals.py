@@ -69,12 +69,14 @@ class Plateau:
     """Throughput of a number of workers in a clean window with the trainers starved.
 
     Attributes:
+        compute_seconds: of a busy worker for one row, without reading.
         at: time of the last measurement.
         num_blocks: number of blocks in the mean.
     """
 
     workers: int
     rows_per_second: float
+    compute_seconds: float
     at: float
     num_blocks: int
 

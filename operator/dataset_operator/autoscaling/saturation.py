@@ -44,6 +44,8 @@ _MIN_TREND_BLOCKS = 4
 # Longest clean window: two minutes at a period of 15 s.
 _MAX_PERIODS = 8
 _PLATEAU_SHARE = 0.95
+# More workers do not slow each other's computing, if they are at most this share more.
+_A_FEW = 0.5
 # A source whose rate changed by more than this, in logs, is another one.
 _CHANGE = math.log(1.2)
 
@@ -56,7 +58,7 @@ def judge(
     ready, since = sample.pods.ready, memory.ready_since
     is_clean = since is not None and sample.at - since >= CLEAN_SECONDS - EARLY_SECONDS
     measured = _measure_chunks if estimate.is_unbounded else _measure_clean
-    rows_per_second = measured(memory, ready)
+    rows_per_second, compute_seconds = measured(memory, ready)
     has_waited = since is not None and sample.at - since >= SMOOTHING_SECONDS
     if not is_clean or ready == 0:
         return memory
@@ -69,6 +71,7 @@ def judge(
     now = Plateau(
         workers=ready,
         rows_per_second=rows_per_second,
+        compute_seconds=compute_seconds,
         at=sample.at,
         num_blocks=max(1, len(_list_rates(memory, ready))),
     )
@@ -144,9 +147,15 @@ def _judge_probe(memory: Memory, point: SaturationPoint, now: Plateau, at: float
 
 
 def _find_elasticity(before: Plateau, now: Plateau) -> float:
-    """Return e between two numbers of workers."""
-    more = now.workers / before.workers - 1.0
-    return (now.rows_per_second / before.rows_per_second - 1.0) / more
+    """Return e between two numbers of workers.
+
+    If a few more workers compute longer for a row, rows became more expensive, and Δr is relative
+    to what the earlier workers would bring of them. Guards scenario "ramp".
+    """
+    more, cost = now.workers / before.workers - 1.0, 1.0
+    if more < _A_FEW and min(before.compute_seconds, now.compute_seconds) > 0.0:
+        cost = now.compute_seconds / before.compute_seconds
+    return (now.rows_per_second * cost / before.rows_per_second - 1.0) / more
 
 
 def _give_up(memory: Memory, now: float) -> Memory:
@@ -163,19 +172,22 @@ def _give_up(memory: Memory, now: float) -> Memory:
     return replace(memory, saturation=again)
 
 
-def _measure_clean(memory: Memory, ready: int) -> float:
-    """Return the rows per second in the latest periods with this number of workers; 0: unknown.
+def _measure_clean(memory: Memory, ready: int) -> tuple[float, float]:
+    """Return the rows per second in the latest periods with this number of workers.
 
-    Rows are counted once per step, so it takes several steps.
+    Also returns the seconds that a worker computed for a row. Zeros if there are too few steps,
+    because rows are counted once per step.
     """
     clean = [i for i in memory.intervals[-_MAX_PERIODS:] if i.ready == ready]
     seconds = sum(interval.loop_seconds for interval in clean)
     if sum(interval.steps for interval in clean) < MIN_BLOCK_STEPS or seconds <= 0.0:
-        return 0.0
-    return sum(interval.rows for interval in clean) / seconds
+        return 0.0, 0.0
+    computed = sum(interval.compute_seconds for interval in clean)
+    made = max(sum(interval.made_rows for interval in clean), 1.0)
+    return sum(interval.rows for interval in clean) / seconds, computed / made
 
 
-def _measure_chunks(memory: Memory, ready: int) -> float:
+def _measure_chunks(memory: Memory, ready: int) -> tuple[float, float]:
     """Return the same for workers that store rows themselves, from the seconds of their chunks.
 
     A chunk may take longer than a period, so rows per period vary. The first chunk of each reader
@@ -189,8 +201,9 @@ def _measure_chunks(memory: Memory, ready: int) -> float:
     seconds = sum(i.busy_seconds + i.blocked_seconds + i.idle_seconds for i in clean)
     made = sum(interval.made_rows for interval in clean)
     if sum(interval.steps for interval in clean) < enough or min(seconds, made) <= 0.0:
-        return 0.0
-    return made / seconds * _count_readers(memory, ready)
+        return 0.0, 0.0
+    computed = sum(interval.compute_seconds for interval in clean)
+    return made / seconds * _count_readers(memory, ready), computed / made
 
 
 def _count_readers(memory: Memory, ready: int) -> float:
