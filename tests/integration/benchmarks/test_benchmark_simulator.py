@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 1200
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS)
-def test_real_workers_come_as_the_law_says_and_train_all_rows(tmp_path: Path) -> None:
+def test_real_workers_follow_the_policy(tmp_path: Path) -> None:
     options = ["--share", "0.3", "--seeds", "3", "--data", str(tmp_path / "data")]
     command = [sys.executable, "-m", "benchmarks.simulator", *options, "--output", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=TIMEOUT_SECONDS)

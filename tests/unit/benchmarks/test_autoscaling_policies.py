@@ -44,8 +44,8 @@ def seen(**changes: Any) -> Seen:
     return Seen(**(plain | changes))
 
 
-def answers(law: peers.Peer, *asked: Seen) -> list[int]:
-    return [law.want(each) for each in asked]
+def answers(policy: peers.Peer, *asked: Seen) -> list[int]:
+    return [policy.want(each) for each in asked]
 
 
 def test_the_hpa_scales_by_the_ratio_beyond_its_tolerance(cluster: Cluster) -> None:
@@ -57,62 +57,62 @@ def test_the_hpa_scales_by_the_ratio_beyond_its_tolerance(cluster: Cluster) -> N
 
 
 def test_the_hpa_removes_by_the_largest_of_five_minutes(cluster: Cluster) -> None:
-    law = peers.Hpa(cluster, target=0.8)
-    got = answers(law, seen(), *(seen(at=15.0 * i, busy=0.4) for i in range(1, 25)))
+    policy = peers.Hpa(cluster, target=0.8)
+    got = answers(policy, seen(), *(seen(at=15.0 * i, busy=0.4) for i in range(1, 25)))
     assert got[:20] == [10] * 20
     assert got[-1] == 5
 
 
 def test_the_hpa_on_idle_gpus_adds_where_they_idle(cluster: Cluster) -> None:
-    law = peers.HpaOnIdleGpus(cluster, target=0.9)
-    assert answers(law, seen(gpu_utilization=0.6)) == [15]
-    assert answers(law, seen(gpu_utilization=None)) == [10]
+    policy = peers.HpaOnIdleGpus(cluster, target=0.9)
+    assert answers(policy, seen(gpu_utilization=0.6)) == [15]
+    assert answers(policy, seen(gpu_utilization=None)) == [10]
 
 
-def test_keda_asks_for_a_worker_for_so_many_free_places(cluster: Cluster) -> None:
+def test_keda_divides_the_free_places(cluster: Cluster) -> None:
     assert answers(peers.Keda(cluster, target=1.0), seen(free_units=15.0)) == [15]
 
 
 def test_pi_follows_the_fill_and_remembers_it(cluster: Cluster) -> None:
-    law = peers.QueuePi(cluster, set_point=0.5, gain=8.0, integral_seconds=60.0)
+    policy = peers.QueuePi(cluster, set_point=0.5, gain=8.0, integral_seconds=60.0)
     empty = [seen(at=15.0 * i, fill=0.0) for i in range(5)]
-    got = answers(law, *empty)
+    got = answers(policy, *empty)
     assert got == sorted(got)
     assert got[-1] == 10 + round(4 * 8.0 * 0.5 * 15.0 / 60.0)
 
 
 def test_dask_divides_occupancy_and_is_slow_to_remove(cluster: Cluster) -> None:
-    law = peers.Dask(cluster, target_seconds=4.0)
-    assert answers(law, seen(free_units=16.0, busy=0.8)) == [12]  # 24 tasks of 2 s in 4 s
+    policy = peers.Dask(cluster, target_seconds=4.0)
+    assert answers(policy, seen(free_units=16.0, busy=0.8)) == [12]  # 24 tasks of 2 s in 4 s
     few = seen(free_units=0.0, busy=0.2)
-    assert answers(law, few, few, few) == [10, 10, 8]  # at the third time, by a quarter
+    assert answers(policy, few, few, few) == [10, 10, 8]  # at the third time, by a quarter
 
 
 def test_rays_autoscaler_adds_for_tasks_and_removes_after_a_minute(cluster: Cluster) -> None:
     assert answers(peers.RayAutoscaler(cluster), seen(free_units=14.0)) == [14]
     assert answers(peers.RayAutoscaler(cluster), seen(free_units=35.0)) == [35]
-    law = peers.RayAutoscaler(cluster, is_conservative=True)
-    assert answers(law, seen(free_units=35.0)) == [20]  # as many pending as there are
+    policy = peers.RayAutoscaler(cluster, is_conservative=True)
+    assert answers(policy, seen(free_units=35.0)) == [20]  # as many pending as there are
     idle = [seen(at=15.0 * i, free_units=2.0, busy=0.5) for i in range(1, 6)]
-    assert answers(law, *idle)[-1] == 5
+    assert answers(policy, *idle)[-1] == 5
 
 
 def test_ray_data_by_use_adds_one_at_a_time_and_releases_after_a_while(cluster: Cluster) -> None:
-    law = peers.RayDataUtilisation(cluster)
-    assert answers(law, seen(busy=0.8), seen(at=15.0, busy=0.5)) == [11, 10]
-    got = answers(law, *(seen(at=15.0 * i, busy=0.5) for i in range(2, 14)))
+    policy = peers.RayDataUtilisation(cluster)
+    assert answers(policy, seen(busy=0.8), seen(at=15.0, busy=0.5)) == [11, 10]
+    got = answers(policy, *(seen(at=15.0 * i, busy=0.5) for i in range(2, 14)))
     assert got == [10] * 10 + [5, 5]  # 180 s after the last request, what was idle for 60 s
 
 
 def test_ray_data_by_rate_wants_twice_what_is_there_and_only_adds(cluster: Cluster) -> None:
-    law = peers.RayDataRate(cluster)
-    assert answers(law, seen(busy=0.6)) == [20]
-    assert answers(law, seen(busy=0.6, ready=8)) == [10]  # two are on their way
-    assert answers(law, seen(busy=0.4)) == [10]
+    policy = peers.RayDataRate(cluster)
+    assert answers(policy, seen(busy=0.6)) == [20]
+    assert answers(policy, seen(busy=0.6, ready=8)) == [10]  # two are on their way
+    assert answers(policy, seen(busy=0.4)) == [10]
 
 
 def test_cachew_climbs_while_batches_come_faster(cluster: Cluster) -> None:
-    law = peers.Cachew(cluster)
+    policy = peers.Cachew(cluster)
     steps = [
         seen(desired=10, ready=10, batch_seconds=1.0),
         seen(desired=11, ready=10, batch_seconds=0.5),  # not there yet
@@ -120,27 +120,27 @@ def test_cachew_climbs_while_batches_come_faster(cluster: Cluster) -> None:
         seen(desired=12, ready=12, batch_seconds=3.0),  # thrown away
         seen(desired=12, ready=12, batch_seconds=0.89),
     ]
-    assert answers(law, *steps) == [11, 11, 12, 12, 11]
+    assert answers(policy, *steps) == [11, 11, 12, 12, 11]
     held = [seen(desired=11, ready=11, batch_seconds=0.9)] * 20
-    assert set(answers(law, *held)) == {11}
-    assert answers(law, seen(desired=11, ready=11, batch_seconds=1.36)) == [12]  # it opens again
+    assert set(answers(policy, *held)) == {11}
+    assert answers(policy, seen(desired=11, ready=11, batch_seconds=1.36)) == [12]  # it opens again
 
 
 def test_cachew_looks_downwards_where_the_queue_has_grown(cluster: Cluster) -> None:
-    law = peers.Cachew(cluster)
-    answers(law, seen(fill=0.2), seen(desired=11, ready=11, fill=0.2))
+    policy = peers.Cachew(cluster)
+    answers(policy, seen(fill=0.2), seen(desired=11, ready=11, fill=0.2))
     calm = [seen(at=15.0 * i, fill=0.2) for i in range(20)]
-    assert answers(law, *calm, seen(fill=0.31)) == [10] * 20 + [9]
-    assert answers(law, seen(desired=9, ready=9, batch_seconds=1.02)) == [8]
-    assert answers(law, seen(desired=8, ready=8, batch_seconds=1.1)) == [9]
+    assert answers(policy, *calm, seen(fill=0.31)) == [10] * 20 + [9]
+    assert answers(policy, seen(desired=9, ready=9, batch_seconds=1.02)) == [8]
+    assert answers(policy, seen(desired=8, ready=8, batch_seconds=1.1)) == [9]
 
 
 def test_tf_data_service_divides_demand_by_throughput(cluster: Cluster) -> None:
-    law = peers.TfDataService(cluster)
+    policy = peers.TfDataService(cluster)
     rows = cluster.given.batch_rows
-    assert answers(law, seen(step_seconds=0.5, worker_rate=rows / 4.5)) == [9]
+    assert answers(policy, seen(step_seconds=0.5, worker_rate=rows / 4.5)) == [9]
     # Of a minute: the mean of 0.5 and 1 s.
-    assert answers(law, seen(at=15.0, step_seconds=1.0, worker_rate=rows / 4.5)) == [6]
+    assert answers(policy, seen(at=15.0, step_seconds=1.0, worker_rate=rows / 4.5)) == [6]
 
 
 def test_a_zero_of_a_node_without_nvml_is_a_zero_to_a_peer() -> None:
@@ -148,10 +148,10 @@ def test_a_zero_of_a_node_without_nvml_is_a_zero_to_a_peer() -> None:
         cluster = Cluster(
             setting=Setting(rows=1e9, max_workers=40, first_workers=10, gpu=gpu), seed=1
         )
-        law = peers.HpaOnIdleGpus(cluster)
+        policy = peers.HpaOnIdleGpus(cluster)
         for _ in range(4):
             cluster.run(cluster.time + 15.0)
-            wanted = law.decide(cluster.read())
+            wanted = policy.decide(cluster.read())
         assert wanted == workers
 
 
@@ -180,14 +180,14 @@ def test_cells_have_every_delay_and_noise() -> None:
 
 
 @pytest.mark.parametrize("policy", [policy.name for policy in POLICIES])
-def test_every_law_trains_all_rows(policy: str) -> None:
+def test_every_policy_trains_all_rows(policy: str) -> None:
     settings = {"workers": 9} if policy == BEST_CONSTANT else {}
     found = run_job(job_of(COSTLY, policy, settings, seed=2))
     assert found.has_ended
     assert found.rows >= COSTLY.settings()[0].rows
 
 
-def test_a_run_that_starves_is_waited_for() -> None:
+def test_a_starved_run_is_not_stopped() -> None:
     [cold] = [scenario for scenario in SCENARIOS if scenario.name == "cold start"]
     cell = Cell(scenario=cold, start_seconds=5.0, noise_percent=5)
     found = run_job(job_of(cell, "minReplicas", {}, seed=1))
@@ -195,12 +195,12 @@ def test_a_run_that_starves_is_waited_for() -> None:
     assert found.seconds > 25 * 7200  # one worker of thirty
 
 
-def test_the_same_seed_gives_the_same() -> None:
+def test_the_same_seed_gives_equal_results() -> None:
     first, again, other = (run_job(job_of(COSTLY, OURS, {}, seed)) for seed in (2, 2, 3))
     assert first == again != other
 
 
-def test_experiments_on_one_quota_never_have_more_pods_than_it() -> None:
+def test_experiments_never_exceed_their_quota() -> None:
     [quota] = [scenario for scenario in SCENARIOS if scenario.build_other is not None]
     cell = Cell(scenario=quota, start_seconds=5.0, noise_percent=5)
     traces = trace_job(job_of(cell, OURS, {}, seed=1))
@@ -211,7 +211,7 @@ def test_experiments_on_one_quota_never_have_more_pods_than_it() -> None:
     assert any(mine.desired > mine.capacity for mine, _ in both)  # it was refused some
 
 
-def test_what_was_simulated_is_not_simulated_again(
+def test_finished_simulations_are_not_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = [job_of(COSTLY, "minReplicas", {}, seed) for seed in (1, 2)]

@@ -49,7 +49,7 @@ def observed(points: Sequence[Point], *, starts: Sequence[float] = (9.0,)) -> Ob
 
 
 def sample(at: float, *, steps: float, step_cost: float, row_cost: float) -> Sample:
-    """So many steps, each of which slept 0.5 s, of rows that slept 1/500 s."""
+    """Return samples of steps that slept 0.5 s, and of rows that slept 1/500 s."""
     made = steps * BATCH_ROWS
     return Sample(
         at=at,
@@ -95,7 +95,7 @@ def test_a_run_without_a_started_worker_fits_nothing() -> None:
         fit([observed([point(15.0, 1000)], starts=())])
 
 
-def test_workers_are_told_of_the_end_of_each_phase() -> None:
+def test_workers_are_reported_for_each_phase() -> None:
     points = [
         point(15.0, 1000, desired=2),
         point(30.0, 1999, desired=3),
@@ -105,7 +105,7 @@ def test_workers_are_told_of_the_end_of_each_phase() -> None:
     assert Course(points=points).settled(TWO_PACES) == [3, 5]
 
 
-def test_workers_that_were_ready_are_weighed_by_time() -> None:
+def test_ready_workers_are_weighted_by_time() -> None:
     points = [point(0.0, 0, ready=1), point(30.0, 9, ready=4), point(40.0, 9, ready=9)]
     assert Course(points=points).mean_ready == pytest.approx((30 * 1 + 10 * 4) / 40)
 
@@ -120,7 +120,7 @@ def test_workers_that_were_ready_are_weighed_by_time() -> None:
         pytest.param(100.0, 3, 16.0, (True, True, False), id="a fifth less idle"),
     ],
 )
-def test_the_simulator_is_held_to_rate_workers_and_idle_time(
+def test_targets_cover_rate_workers_and_idle_time(
     seconds: float, desired: int, idle: float, met: tuple[bool, bool, bool]
 ) -> None:
     run = observed([point(50.0, 1500), point(100.0, 3000, desired=3, idle=20.0)])
@@ -130,12 +130,12 @@ def test_the_simulator_is_held_to_rate_workers_and_idle_time(
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-def test_the_simulator_asks_for_what_a_profile_needs(profile: Profile) -> None:
+def test_the_simulator_settles_at_the_required_workers(profile: Profile) -> None:
     found = predict(profile, NO_COSTS, seed=1).settled(profile)
     assert found == [-(-need * (1.0 + HEADROOM) // 1) for need in profile.required()]
 
 
-def test_a_shortened_profile_needs_the_same() -> None:
+def test_a_shortened_profile_requires_the_same() -> None:
     short = TWO_PACES.shortened(0.5)
     assert short.required() == TWO_PACES.required()
     assert (short.rows, short.phase_at(999), short.phase_at(1000)) == (1500, 0, 1)
@@ -143,7 +143,7 @@ def test_a_shortened_profile_needs_the_same() -> None:
 
 @dataclass
 class Nodes:
-    """Nodes by their serials; each is up at once."""
+    """A fake cluster whose nodes are up at once."""
 
     nodes: list["Node"] = field(default_factory=list)
     drained: list[str] = field(default_factory=list)
@@ -184,7 +184,7 @@ def test_starts_are_timed_to_the_first_chunk() -> None:
     assert workers.start_seconds == 14.0
 
 
-def test_the_youngest_go_and_those_that_are_not_up_are_not_drained() -> None:
+def test_the_youngest_leave_and_pending_nodes_are_not_drained() -> None:
     nodes = Nodes()
     nodes.add(2)
     workers = Workers(nodes)
@@ -199,7 +199,7 @@ def test_the_youngest_go_and_those_that_are_not_up_are_not_drained() -> None:
 
 
 @pytest.mark.parametrize("options", [["--share", "0"], ["--share", "1.5"], ["--seeds", "0"]])
-def test_what_cannot_be_is_refused(options: list[str]) -> None:
+def test_impossible_options_are_refused(options: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse_options(options)
 

@@ -1,4 +1,4 @@
-"""The law, from counters to a number: stories of runs, and rules that hold in all of them."""
+"""The autoscaling policy, from counters to a number: stories of runs, and invariants."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -24,7 +24,7 @@ MINUTE = 60.0
 LIMITS = Rules(min_workers=1, max_workers=50)
 
 
-def test_a_starved_trainer_gets_what_it_needs_and_some_headroom() -> None:
+def test_a_starved_trainer_gets_the_required_workers_and_headroom() -> None:
     story = Story(demand=1000, rate=100, workers=8)
     decisions = story.run(3 * MINUTE)
     assert story.desired == 11  # 10 busy workers, 7.5 % more
@@ -39,7 +39,7 @@ def test_a_fed_trainer_keeps_its_workers() -> None:
     assert {decision.desired for decision in story.run(30 * MINUTE)} == {11}
 
 
-def test_spare_workers_go_by_a_quarter_a_window() -> None:
+def test_spare_workers_leave_by_a_quarter_per_window() -> None:
     story = Story(demand=1000, rate=100, workers=40)
     desired = [decision.desired for decision in story.run(60 * MINUTE)]
     assert desired[:20] == [40] * 20  # the first five minutes nobody knows what was recommended
@@ -48,12 +48,12 @@ def test_spare_workers_go_by_a_quarter_a_window() -> None:
         assert window[-1] >= 0.74 * window[0] - 1
 
 
-def test_pods_on_their_way_count() -> None:
+def test_pending_pods_count() -> None:
     story = Story(demand=1000, rate=100, workers=8, start_seconds=300)
     assert max(decision.desired for decision in story.run(10 * MINUTE)) == 11
 
 
-def test_growth_is_held_at_twice_what_was_seen_to_help() -> None:
+def test_growth_stops_at_twice_the_verified_workers() -> None:
     story = Story(demand=3000, rate=100, workers=4)
     desired = [decision.desired for decision in story.run(20 * MINUTE)]
     assert sorted(set(desired)) == [4, 8, 16, 32]
@@ -66,7 +66,7 @@ def test_growth_is_held_at_twice_what_was_seen_to_help() -> None:
 @pytest.mark.parametrize(
     ("waits", "stage"), [({"collate": 0.3}, "Collate"), ({"transfer": 0.2}, "Transfer")]
 )
-def test_waits_that_no_worker_cures_add_none(waits: dict[str, float], stage: str) -> None:
+def test_waits_for_other_stages_add_no_worker(waits: dict[str, float], stage: str) -> None:
     story = Story(demand=1000, rate=100, workers=11, waits=waits, gpu=0.6)
     decisions = story.run(20 * MINUTE)
     assert {decision.desired for decision in decisions} == {11}
@@ -75,7 +75,7 @@ def test_waits_that_no_worker_cures_add_none(waits: dict[str, float], stage: str
     assert bottleneck.stage == stage
 
 
-def test_a_model_that_leaves_its_gpu_idle_is_told_and_gets_no_worker() -> None:
+def test_an_idle_gpu_without_waits_gets_advice_but_no_worker() -> None:
     story = Story(demand=1000, rate=100, workers=11, gpu=0.6)
     decisions = story.run(20 * MINUTE)
     assert {decision.desired for decision in decisions} == {11}
@@ -85,14 +85,14 @@ def test_a_model_that_leaves_its_gpu_idle_is_told_and_gets_no_worker() -> None:
     assert "GPUs are 60% busy (target 95%)" in bottleneck.message
 
 
-def test_trainers_without_a_gpu_are_not_told_of_theirs() -> None:
+def test_trainers_without_a_gpu_get_no_gpu_advice() -> None:
     story = Story(demand=1000, rate=100, workers=11, gpu=0.6)
     story.run(5 * MINUTE)
     sample = replace(story.sample(), has_gpus=False, at=story.now + 15.0)
     assert decide(story.memory, sample, LIMITS)[0].bottleneck is None
 
 
-def test_readers_that_are_kept_from_handing_over_are_not_what_is_missing() -> None:
+def test_blocked_readers_are_not_the_bottleneck() -> None:
     rules = replace(LIMITS, is_ordered=True)
     story = Story(demand=1000, rate=100, workers=8, held_share=0.4, rules=rules)
     decisions = story.run(20 * MINUTE)
@@ -102,7 +102,7 @@ def test_readers_that_are_kept_from_handing_over_are_not_what_is_missing() -> No
     assert bottleneck.stage == "Ordering"
 
 
-def test_workers_that_bring_no_more_rows_go_again_and_do_not_come_back() -> None:
+def test_workers_beyond_the_saturation_point_leave() -> None:
     story = Story(demand=4000, rate=100, workers=8, storage=1000)
     desired = [decision.desired for decision in story.run(30 * MINUTE)]
     assert max(desired) == 16
@@ -116,7 +116,7 @@ def test_workers_that_bring_no_more_rows_go_again_and_do_not_come_back() -> None
 
 
 @pytest.mark.parametrize("step_seconds", [20.0, 30.0, 60.0])
-def test_of_long_steps_waits_are_told_too(step_seconds: float) -> None:
+def test_waits_of_long_steps_add_workers(step_seconds: float) -> None:
     phases = (
         Phase(step_seconds=step_seconds, row_seconds=8.0 * step_seconds / 4096),
         Phase(
@@ -158,7 +158,7 @@ def test_pauses_between_short_epochs_hide_no_waits() -> None:
     assert simulate(setting, Lastmile, 1).moments[-1].desired >= 16
 
 
-def test_counters_that_are_nonsense_raise_nothing() -> None:
+def test_nonsensical_counters_raise_no_error() -> None:
     story = Story(demand=1000, rate=100, workers=11)
     story.run(MINUTE)
     tiny = replace(story.sample(), at=story.now + 15.0)
@@ -189,7 +189,7 @@ def test_workers_that_became_faster_are_noticed_at_once() -> None:
     assert story.run(10 * MINUTE)[-1].desired >= 20
 
 
-def test_by_gpu_alone_what_helps_is_tried_on_a_larger_scale() -> None:
+def test_gpu_only_probes_grow_while_they_help() -> None:
     memory, desired, asked = GpuMemory(chain=Memory(since=0.0)), 2, []
     for period in range(400):
         sample = Sample(
@@ -208,8 +208,8 @@ def test_by_gpu_alone_what_helps_is_tried_on_a_larger_scale() -> None:
 
 
 @pytest.mark.parametrize("is_up", [True, False])
-def test_limits_of_rate_take_moves_of_both_directions_back(is_up: bool) -> None:
-    """As in the HPA: from what there was as the period began."""
+def test_rate_limits_count_moves_of_both_directions(is_up: bool) -> None:
+    """Limits are relative to the number when their period began, as in the HPA."""
     limit = Direction(
         stabilization_seconds=0.0, limits=(RateLimit(type="Workers", value=2, period_seconds=60),)
     )
@@ -220,7 +220,7 @@ def test_limits_of_rate_take_moves_of_both_directions_back(is_up: bool) -> None:
     assert limit_rate(wanted, 11, memory, rules, now=120.0).workers == most
 
 
-def test_what_is_not_known_changes_nothing() -> None:
+def test_unknown_signals_change_nothing() -> None:
     story = Story(demand=1000, rate=100, workers=11)
     story.run(20 * MINUTE)
     story.is_known, story.demand = False, 100
@@ -231,21 +231,21 @@ def test_what_is_not_known_changes_nothing() -> None:
     assert story.run(20 * MINUTE)[-1].desired < 11
 
 
-def test_without_memory_nothing_is_taken_away_for_a_window() -> None:
+def test_without_memory_no_worker_leaves_for_a_window() -> None:
     story = Story(demand=1000, rate=100, workers=40)
     story.run(2 * MINUTE)
     story.memory = Memory(since=story.now)
     assert {decision.desired for decision in story.run(4.5 * MINUTE)} == {40}
 
 
-def test_another_attempt_begins_anew_without_a_jump() -> None:
+def test_another_attempt_keeps_the_number() -> None:
     story = Story(demand=1000, rate=100, workers=11)
     story.run(10 * MINUTE)
     story.restart()
     assert {decision.desired for decision in story.run(10 * MINUTE)} == {11}
 
 
-def test_the_most_is_told_when_it_does_not_suffice() -> None:
+def test_a_reached_maximum_is_reported() -> None:
     story = Story(demand=9000, rate=100, workers=20, rules=replace(LIMITS, max_workers=30))
     decision = story.run(20 * MINUTE)[-1]
     assert decision.desired == 30
@@ -254,7 +254,7 @@ def test_the_most_is_told_when_it_does_not_suffice() -> None:
     assert "60 wanted, but dataWorkers.maxReplicas is 30" in decision.limited.message
 
 
-def test_a_request_that_no_node_takes_is_withdrawn_and_made_again_later() -> None:
+def test_an_unschedulable_request_is_withdrawn_and_repeated() -> None:
     story = Story(demand=2000, rate=100, workers=10, start_seconds=1e9)
     story.run(3 * MINUTE)
     assert story.desired == 20
@@ -269,7 +269,7 @@ def test_a_request_that_no_node_takes_is_withdrawn_and_made_again_later() -> Non
     assert desired[-1] == 20  # 10 were seen to help, so twice that
 
 
-def test_trainers_that_wait_for_nearly_all_get_twice_as_many_before_a_demand_is_known() -> None:
+def test_workers_double_before_the_demand_is_known() -> None:
     story = Story(demand=100, rate=0.1, workers=2, step_rows=100)
     desired = [decision.desired for decision in story.run(10 * MINUTE)]
     assert desired[-1] >= 16
@@ -278,7 +278,7 @@ def test_trainers_that_wait_for_nearly_all_get_twice_as_many_before_a_demand_is_
 
 
 @pytest.mark.parametrize("side", ["up", "down"])
-def test_a_direction_that_is_disabled_is_not_taken(side: str) -> None:
+def test_a_disabled_direction_is_not_taken(side: str) -> None:
     off = Direction(stabilization_seconds=0.0, select="Disabled")
     rules = replace(LIMITS, up=off) if side == "up" else replace(LIMITS, down=off)
     story = Story(demand=1000, rate=100, workers=4 if side == "up" else 30, rules=rules)
@@ -289,7 +289,7 @@ def test_a_direction_that_is_disabled_is_not_taken(side: str) -> None:
     assert limited.reason == "ScalingDisabled"
 
 
-def test_policies_of_the_rate_are_the_hpas() -> None:
+def test_rate_limits_select_as_the_hpa_does() -> None:
     up = Direction(
         stabilization_seconds=0.0,
         limits=(
@@ -317,7 +317,7 @@ def test_policies_of_the_rate_are_the_hpas() -> None:
     ),
 )
 @settings(max_examples=examples(20), deadline=None)
-def test_the_number_is_within_its_bounds_whatever_happens(
+def test_the_number_stays_within_its_bounds(
     demand: float,
     rate: float,
     workers: int,
@@ -350,7 +350,7 @@ def test_the_number_is_within_its_bounds_whatever_happens(
                 assert decision.desired == before
 
 
-def test_a_pod_that_never_starts_among_the_fewest_that_there_may_be_ends_no_pass() -> None:
+def test_a_stuck_pod_within_min_workers_stays_requested() -> None:
     rules = replace(LIMITS, min_workers=4)
     story = Story(demand=300, rate=100, workers=3, desired=4, rules=rules, stuck=1)
     story.pending = [float("inf")]
@@ -358,7 +358,7 @@ def test_a_pod_that_never_starts_among_the_fewest_that_there_may_be_ends_no_pass
     assert {decision.desired for decision in decisions} == {4}
 
 
-def test_what_was_refused_is_forgotten_once_pods_start() -> None:
+def test_refusals_end_once_pods_start() -> None:
     story = Story(demand=2000, rate=100, workers=10, start_seconds=1e9)
     story.run(3 * MINUTE)
     story.stuck, story.pending, story.start_seconds = 10, [], 30
@@ -370,8 +370,8 @@ def test_what_was_refused_is_forgotten_once_pods_start() -> None:
 
 
 @pytest.mark.parametrize("seconds", [20.0, 70.0])
-def test_steps_longer_than_a_period_are_no_obstacle(seconds: float) -> None:
-    """Waits are told when they end, so most periods have no step and a wait may exceed one."""
+def test_steps_longer_than_a_period_add_workers(seconds: float) -> None:
+    """Waits are recorded when they end, so most periods have no step and a wait may exceed one."""
     story = Story(demand=1000, rate=100, workers=5, step_rows=1000 * seconds)
     told = replace(story.trainer), 0.0
     decisions = []

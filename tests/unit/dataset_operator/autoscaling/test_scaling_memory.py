@@ -52,7 +52,7 @@ def test_what_is_saved_is_restored(
     assert restored.recommendations == memory.recommendations[-MAX_RECOMMENDATIONS:]
 
 
-def test_a_new_operator_goes_on_where_the_one_before_stood() -> None:
+def test_a_new_operator_continues_the_stabilisation() -> None:
     kept, lost = (Story(demand=1000, rate=100, workers=40) for _ in range(2))
     for story in (kept, lost):
         story.run(4 * MINUTE)
@@ -62,7 +62,7 @@ def test_a_new_operator_goes_on_where_the_one_before_stood() -> None:
     assert lost.run(3 * MINUTE)[-1].desired == 40  # nobody knows what was recommended
 
 
-def test_a_run_that_has_what_it_needs_saves_the_same() -> None:
+def test_a_settled_run_saves_the_same() -> None:
     story = Story(demand=1000, rate=100, workers=11)
     story.run(10 * MINUTE)
     saved = save(story.memory)
@@ -70,7 +70,7 @@ def test_a_run_that_has_what_it_needs_saves_the_same() -> None:
     assert save(story.memory) == saved
 
 
-def test_a_history_of_which_hours_are_missing_is_none() -> None:
+def test_a_long_absence_drops_the_recommendations() -> None:
     story = Story(demand=1000, rate=100, workers=40)
     story.run(4 * MINUTE)
     saved = save(story.memory)
@@ -80,7 +80,7 @@ def test_a_history_of_which_hours_are_missing_is_none() -> None:
     assert restore(saved, later, story.now).recommendations == ()
 
 
-def test_of_a_history_that_is_cut_the_beginning_is_not_known() -> None:
+def test_cut_recommendations_move_the_beginning() -> None:
     memory = Memory(since=0.0)
     for index in range(MAX_RECOMMENDATIONS + 8):
         memory = note_recommendation(memory, 10.0 * index, 1 + index % 2, window=3600.0)
@@ -95,9 +95,7 @@ def test_moves_survive() -> None:
     assert [(m.before, m.after) for m in restored.moves] == [(8, 11)]
 
 
-def test_an_operator_that_begins_anew_keeps_moves_and_saturation_though_no_progress_was_told() -> (
-    None
-):
+def test_a_new_operator_keeps_moves_and_saturation() -> None:
     world = running(SETTINGS, dataWorkers={"minReplicas": 2, "maxReplicas": 40})
     point = SaturationPoint(workers=2, until=world.now.timestamp() + 900.0, rows_per_second=7.0)
     move = Move(at=world.now.timestamp(), before=3, after=2)

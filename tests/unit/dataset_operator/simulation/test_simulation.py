@@ -1,4 +1,4 @@
-"""The simulated plant keeps its own books, and the law keeps its promises on any plant."""
+"""The simulated cluster is consistent, and the policy keeps its promises on any of them."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ STEADY = Setting(
 
 @dataclass
 class Constant:
-    """So many workers, always."""
+    """A constant number of workers."""
 
     workers: int
 
@@ -50,9 +50,7 @@ def run_for(setting: Setting, workers: int, seconds: float) -> Cluster:
 
 
 @pytest.mark.parametrize(("workers", "rows_a_second"), [(4, 4000.0), (8, 8000.0), (16, 8192.0)])
-def test_rows_are_the_lesser_of_what_is_made_and_what_is_taken(
-    workers: int, rows_a_second: float
-) -> None:
+def test_throughput_is_the_lesser_of_supply_and_demand(workers: int, rows_a_second: float) -> None:
     cluster = run_for(STEADY, workers, 3600.0)
     sample = cluster.read()
     assert sample.trainer is not None
@@ -68,7 +66,7 @@ def test_rows_are_the_lesser_of_what_is_made_and_what_is_taken(
 
 
 @pytest.mark.parametrize("is_ordered", [False, True])
-def test_no_row_is_lost_or_made_twice_whatever_becomes_of_workers(is_ordered: bool) -> None:
+def test_lost_workers_lose_and_repeat_no_row(is_ordered: bool) -> None:
     setting = replace(
         STEADY, is_ordered=is_ordered, noise=0.2, crash_per_minute=0.1, schedulable=20
     )
@@ -86,7 +84,7 @@ def test_no_row_is_lost_or_made_twice_whatever_becomes_of_workers(is_ordered: bo
     assert taken > 0.8 * 3000 * 60 * len([9] * 10)
 
 
-def test_storage_that_is_at_its_limit_makes_each_reader_slower() -> None:
+def test_storage_at_its_limit_slows_each_reader() -> None:
     few = run_for(replace(STEADY, storage_rows_per_second=3000.0), 3, 1800.0)
     many = run_for(replace(STEADY, storage_rows_per_second=3000.0), 12, 1800.0)
     for cluster in (few, many):
@@ -94,7 +92,7 @@ def test_storage_that_is_at_its_limit_makes_each_reader_slower() -> None:
         assert rows / cluster.time == pytest.approx(3000.0, rel=0.1)
 
 
-def test_pods_take_their_time_and_are_replaced_when_they_are_lost() -> None:
+def test_pods_start_late_and_are_replaced() -> None:
     setting = replace(STEADY, start_seconds=120.0, losses=(Loss(at=600.0, share=1.0),))
     cluster = Cluster(setting=setting, seed=1)
     cluster.run(585.0)
@@ -107,7 +105,7 @@ def test_pods_take_their_time_and_are_replaced_when_they_are_lost() -> None:
     assert cluster.ready == 9
 
 
-def test_pods_that_no_node_takes_are_told_of_after_a_while() -> None:
+def test_unschedulable_pods_are_reported() -> None:
     cluster = Cluster(setting=replace(STEADY, schedulable=10), seed=1)
     cluster.request(15)
     cluster.run(240.0)
@@ -128,7 +126,7 @@ def test_integers_are_compiled_as_floats_are() -> None:
     assert len(events.advance.signatures) == 1  # of all tests of this process
 
 
-def test_without_numba_the_same_happens() -> None:
+def test_results_without_numba_are_equal() -> None:
     program = """
 import sys
 if sys.argv[1] == "without":
@@ -165,13 +163,13 @@ def test_measures_of_a_starved_run() -> None:
     assert priced[1] > 3 * priced[0]
 
 
-def test_turns_are_moves_the_other_way() -> None:
+def test_reversals_are_moves_in_the_other_direction() -> None:
     assert find_turns([4, 4, 5, 7, 7, 9]) == []
     assert find_turns([4, 6, 6, 5, 5, 4, 8]) == [3, 6]
 
 
 def trace_of(desired: list[int], ready: list[int] | None = None, change: int = 10**6) -> Trace:
-    """Nine workers are needed, five from `change` on; a moment every quarter of an hour."""
+    """Return moments that require nine workers, and five from `change` on, every 15 minutes."""
     truths = [Truth(demand=rate, worker_rate=1000.0, useful=64) for rate in (8192.0, 4096.0)]
     moments = [
         Moment(
@@ -200,9 +198,7 @@ def trace_of(desired: list[int], ready: list[int] | None = None, change: int = 1
         pytest.param([14, 14, 15], 9, 1, id="above what the run began with"),
     ],
 )
-def test_overshoot_is_how_far_upward_moves_lead(
-    desired: list[int], change: int, workers: int
-) -> None:
+def test_overshoot_counts_upward_moves(desired: list[int], change: int, workers: int) -> None:
     assert measure(trace_of(desired, change=change)).overshoot_workers == workers
 
 
@@ -212,7 +208,7 @@ def test_hours_with_a_reversal_are_counted_not_reversals() -> None:
     assert (found.moves, found.up_moves) == (4, 2)
 
 
-def test_a_number_has_settled_from_when_it_stays() -> None:
+def test_settling_ends_when_the_number_stays() -> None:
     found = measure(trace_of([4, 8, 12, 9, 9]))
     assert (found.settling_seconds, found.unsettled) == (45.0, 0)  # counted in periods
     lost = measure(trace_of([9, 9, 9, 9], ready=[9, 9, 5, 9]))
@@ -221,7 +217,7 @@ def test_a_number_has_settled_from_when_it_stays() -> None:
     assert (never.settling_seconds, never.unsettled) == (None, 1)
 
 
-def test_runs_side_by_side_share_pods_and_the_first_is_what_it_is_alone() -> None:
+def test_concurrent_runs_share_pods() -> None:
     short = replace(STEADY, rows=8192.0 * 1800)
     [alone] = simulate_together([short], lambda _: Constant(9), seed=1)
     apart = [replace(short, schedulable=18), replace(short, schedulable=18)]
@@ -295,7 +291,7 @@ LARGE = Setting(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_storage_a_little_below_demand_does_not_run_away(seed: int) -> None:
+def test_storage_near_demand_does_not_run_away(seed: int) -> None:
     short = replace(LARGE, first_workers=30, storage_rows_per_second=0.95 * 8192)
     trace, _ = simulate_ours(short, seed)
     wanted = [moment.desired for moment in trace.moments]
@@ -303,14 +299,14 @@ def test_storage_a_little_below_demand_does_not_run_away(seed: int) -> None:
     assert max(wanted[-len(wanted) // 4 :]) <= 44  # a tenth more than 40 is tried
 
 
-def test_the_first_batch_takes_its_time_however_many_workers_there_are() -> None:
+def test_the_first_batch_takes_time_with_any_workers() -> None:
     slow_units = replace(LARGE, unit_rows=4096.0)  # 20 s each: a run of many files
     trace, _ = simulate_ours(slow_units, seed=1)
     assert {moment.desired for moment in trace.moments} == {43}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rows_that_become_dearer_as_a_few_workers_come_do_not_saturate(seed: int) -> None:
+def test_more_expensive_rows_are_no_saturation_point(seed: int) -> None:
     dearer = tuple(
         Phase(from_row=8192.0 * 300 * i, step_seconds=0.5, row_seconds=(1 + 0.2 * i) * 1e-3)
         for i in range(13)
@@ -322,7 +318,7 @@ def test_rows_that_become_dearer_as_a_few_workers_come_do_not_saturate(seed: int
     ]
 
 
-def test_what_lost_workers_leave_is_made_in_order_or_all_wait_for_it_for_ever() -> None:
+def test_units_of_lost_workers_come_first() -> None:
     crashing = Setting(
         rows=8192.0 * 7200,
         phases=(Phase(step_seconds=1.903929855484515, row_seconds=0.001645),),
@@ -342,7 +338,7 @@ def test_what_lost_workers_leave_is_made_in_order_or_all_wait_for_it_for_ever() 
 
 @given(setting=PLANTS, seed=st.integers(0, 1000))
 @settings(max_examples=examples(6), deadline=None)
-def test_on_any_plant_the_law_keeps_its_promises(setting: Setting, seed: int) -> None:
+def test_the_policy_keeps_its_promises(setting: Setting, seed: int) -> None:
     trace, log = simulate_ours(setting, seed)
     assert trace.moments
     for sample, decision in log:

@@ -36,7 +36,7 @@ def write(setting: Setting, seed: int, seconds: float) -> list[tuple[Sample, Dec
 
 
 def find_numbers(log: list[tuple[Sample, Decision]]) -> list[int]:
-    """Return the numbers of workers that were asked for, without repetitions."""
+    """Return the requested numbers of workers, without repetitions."""
     wanted = [decision.desired for _, decision in log]
     return [n for before, n in zip([0, *wanted], wanted, strict=False) if n != before]
 

@@ -1,4 +1,4 @@
-"""Samples of a run as its counters would tell it: rates that a story sets, period by period."""
+"""Samples of a run whose rates a story sets, period by period."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NOTHING_MADE = WorkerCounters(
 
 @dataclass
 class Story:
-    """A run whose trainers would take `demand` rows per second, one worker making `rate` of them.
+    """A run whose trainers would take `demand` rows per second; a worker makes `rate` of them.
 
-    `workers` are there at once when they are asked for, unless `start_seconds` is more.
+    Requested workers are ready at once, unless `start_seconds` is above 0.
     """
 
     demand: float = 1000.0
@@ -55,7 +55,7 @@ class Story:
         self.desired = self.desired or self.workers
 
     def run(self, seconds: float) -> list[Decision]:
-        """Decisions of so long, each acted on."""
+        """Return the decisions of this time, each applied."""
         return list(self.steps(seconds))
 
     def steps(self, seconds: float) -> Iterator[Decision]:
@@ -78,7 +78,7 @@ class Story:
         )
 
     def restart(self) -> None:
-        """Another attempt: counters begin anew."""
+        """Start another attempt, whose counters are 0."""
         self.attempt += 1
         self.trainer, self.made = NOTHING_TAKEN, NOTHING_MADE
 

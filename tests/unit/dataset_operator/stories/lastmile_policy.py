@@ -1,4 +1,4 @@
-"""The operator's law as the simulation takes one."""
+"""The operator's policy for the simulator."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from dataset_operator.simulation.cluster import Cluster
 
 @dataclass
 class Lastmile:
-    """The operator's law, with what it decided."""
+    """The operator's policy, with a log of its decisions."""
 
     cluster: Cluster
     memory: Memory = field(default_factory=lambda: Memory(since=0.0))
