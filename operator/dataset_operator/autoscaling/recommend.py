@@ -155,8 +155,9 @@ def stay_at_saturation(known: Known) -> Verdict | None:
 def add_required(known: Known) -> Verdict | None:
     """Add the required workers if trainers wait for rows and more workers would help.
 
-    Trainers that do not wait need no worker, which saves moves in "heavy tail". Where another stage
-    is the bottleneck, more workers do not help (the traps, see `bottleneck`). Growth is limited
+    Trainers that do not wait need no worker, which saves moves in "heavy tail". The lower bound of
+    the required number must exceed the present one, which saves moves in "ramp". More workers do
+    not help where another stage is the bottleneck (the traps, see `bottleneck`). Growth is limited
     until more workers are observed to help, which guards "storage-bound".
     """
     estimate, sample, rules = known.estimate, known.sample, known.rules
@@ -181,7 +182,7 @@ def add_required(known: Known) -> Verdict | None:
 def remove_spare(known: Known) -> Verdict | None:
     """Remove workers beyond the upper bound of the required number.
 
-    The bound, not the estimate, keeps the noise of "heavy tail" and "steady" from removing workers.
+    The bound, not the estimate, saves moves in "consumer x2".
     """
     estimate, sample = known.estimate, known.sample
     assert estimate is not None
