@@ -206,7 +206,7 @@ def summarise(plan: Plan, found: Found) -> records.Document:
 
 
 def describe_rows(rows: Sequence[Row], tuned: Chosen) -> records.Document:
-    """Return targets, means of each policy, the worst cells of ours, and two figures per cell."""
+    """Return targets, means of each policy, the worst cells of ours, and all costs."""
     by_policy: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_policy[row.policy].append(row)
@@ -220,7 +220,6 @@ def describe_rows(rows: Sequence[Row], tuned: Chosen) -> records.Document:
             {
                 "policy": name,
                 "cost": [round(row.cost_per_row_ratio_by_price["20"], 3) for row in mine],
-                "idlePercent": [round(100.0 * row.idle_share, 1) for row in mine],
             }
             for name, mine in by_policy.items()
         ],

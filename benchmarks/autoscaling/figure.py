@@ -70,9 +70,7 @@ def _draw_course(workers: Axes, waits: Axes, course: Document) -> None:
     workers.step(first["minutes"], first["required"], "k:", where="post", lw=0.9, label="required")
     workers.set(ylabel="workers", ylim=(0, None), xlim=(0, None))
     delay, noise = course["provisioning_delay_seconds"], course["noise_percent"]
-    workers.set_title(
-        f"«{course['scenario']}», pods start in {delay:g} s, noise {noise} %"
-    )
+    workers.set_title(f"«{course['scenario']}», pods start in {delay:g} s, noise {noise} %")
     workers.legend(loc="upper right", fontsize=8, ncols=2)
     waits.set(xlabel="minutes", ylabel="waits, %", ylim=(0, 100), xlim=(0, None))
     for axes in (workers, waits):
