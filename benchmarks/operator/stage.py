@@ -25,7 +25,7 @@ from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
 from dataset_operator.observed import Observed
-from dataset_operator.plan import plan
+from dataset_operator.plan import decide
 from dataset_operator.scheduling.slots import MAX_SLOTS
 from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.control_plane import ControlPlane
@@ -196,14 +196,15 @@ def build_children(index: int) -> list[tuple[bool, Document]]:
     document["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
     children: list[tuple[bool, Document]] = []
     while not any(child["kind"] == "RayCluster" for _, child in children):
-        decision = plan(
-            Observed(document=document), build_settings(), datetime.now(UTC), uuid.uuid4().hex
+        observed = Observed(
+            document=document, settings=build_settings(), fresh_token=uuid.uuid4().hex
         )
+        decision = decide(observed, datetime.now(UTC))
         children = [
             *((True, child) for child in decision.apply),
             *((False, child) for child in decision.create),
         ]
-        document = {**document, "status": decision.status}
+        document = {**document, "status": decision.status.to_document()}
     for _, child in children:
         child["metadata"].pop("ownerReferences")  # the experiment itself is not created
     return children

@@ -1,4 +1,4 @@
-"""Values that a reconcile pass observes: the experiment and its owned objects.
+"""Values that a reconcile pass observes: the experiment, its owned objects, and the settings.
 
 `kube.observe` fetches them with clients and `plan` reads them; tests build them by hand.
 """
@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 from dataset_operator.api import HEAD, Role
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.signals import Counters
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.names import Owner
-from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
+from dataset_operator.readings import Readings
+from dataset_operator.settings import OperatorSettings
+from dataset_operator.shapes import parse_status
+from pipeline_runtime.config import ExperimentStatus, MaterializationStatus, SnapshotStatus
 
-Document = dict[str, Any]
 JobStatus = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
-TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 # Phases of a run that writes a table, with what the driver does in each.
 OUTPUT_PHASES: Mapping[str, str] = {
     "Spooling": "data workers store rows",
@@ -217,12 +220,15 @@ class Refusal:
     is_invalid: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Observed:
-    """Everything that belongs to an experiment, as observed in one pass.
+    """Everything that one pass knows, besides the time.
 
     Attributes:
         document: the experiment in the API server.
+        settings: the operator's settings.
+        fresh_token: a fresh random token, used only if the experiment has none yet.
+        readings: the specs that earlier passes parsed and hashed.
         accepted: the experiment that the present run last accepted, from its ConfigMap; None if
             there is no run, or no such ConfigMap.
         is_accepted_sealed: True if that ConfigMap has a valid seal of the operator.
@@ -242,6 +248,9 @@ class Observed:
     """
 
     document: Mapping[str, Any]
+    settings: OperatorSettings
+    fresh_token: str = ""
+    readings: Readings = field(default_factory=Readings)
     accepted: Mapping[str, Any] | None = None
     is_accepted_sealed: bool = False
     ray_cluster: Mapping[str, Any] | None = None
@@ -260,7 +269,7 @@ class Observed:
     history_pod: HistoryPod | None = None
     happened: Happened = Happened()
 
-    @property
+    @cached_property
     def owner(self) -> Owner:
         """The experiment as the owner of its objects."""
         return Owner.of(self.document)
@@ -276,10 +285,10 @@ class Observed:
         text = self.document["metadata"].get("deletionTimestamp")
         return parse_time(text) if text else None
 
-    @property
-    def status(self) -> Mapping[str, Any]:
+    @cached_property
+    def status(self) -> ExperimentStatus:
         """The status that earlier passes wrote."""
-        return self.document.get("status") or {}
+        return parse_status(self.document.get("status"))
 
     @property
     def head(self) -> Pod | None:
@@ -289,13 +298,3 @@ class Observed:
     def ready(self, role: Role) -> int:
         """Return the number of ready pods of a role."""
         return sum(pod.ready for pod in self.pods if pod.role == role)
-
-
-def parse_time(text: str) -> datetime:
-    """Parse a time as Kubernetes writes it."""
-    return datetime.fromisoformat(text)
-
-
-def format_time(moment: datetime) -> str:
-    """Format a time as Kubernetes does, in UTC and whole seconds."""
-    return moment.strftime(TIME_FORMAT)

@@ -1,6 +1,6 @@
-"""One reconcile pass over one experiment: observe, plan, execute.
+"""One reconcile pass over one experiment: observe, decide, execute.
 
-Planning runs in a thread, since it is pure and may take long; requests stay on the event loop.
+Deciding runs in a thread, since it is pure and may take long; requests stay on the event loop.
 
 Level-triggered: a pass does not depend on its trigger, and can be cut off anywhere and run again.
 The caller never runs two passes of one experiment at once.
@@ -21,22 +21,22 @@ from typing import Any
 
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.raycluster import name_templates
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.errors import KubeRefused, RayRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.execute import execute, release
 from dataset_operator.kube.observe import observe
-from dataset_operator.observed import Document, Job, Observed, Refusal, parse_time
-from dataset_operator.plan import plan
+from dataset_operator.observed import Job, Observed, Refusal, Scaling
+from dataset_operator.plan import decide
 from dataset_operator.plan.ending import RELEASE_SECONDS
 from dataset_operator.plan.outcome import Decision
 from dataset_operator.plan.pod_rules import find_refusal
-from dataset_operator.plan.readings import Readings
 from dataset_operator.quota import explain_quota
 from dataset_operator.ray.endpoints import Connect
+from dataset_operator.readings import Readings
 from dataset_operator.scheduling.threads import Threads
 from dataset_operator.sealing import Seal
 from dataset_operator.settings import OperatorSettings
-from dataset_operator.shapes import fit_experiment
 from dataset_operator.sources.base import MetricsSource
 from pipeline_runtime.config import KIND
 
@@ -86,15 +86,19 @@ class Reconciler:
             self.memories.pop((namespace, name), None)
             await release(self.kube, document)
             return None
-        document = fit_experiment(document)
-        observed, jobs = await observe(self.kube, self.connect, self.source, document, self.seal)
+        known = Observed(
+            document=document,
+            settings=self.settings,
+            readings=self.readings,
+            fresh_token=secrets.token_urlsafe(_TOKEN_BYTES),
+        )
         run, memory = self.memories.get((namespace, name), (None, None))
-        if run == (observed.owner.uid, observed.status.get("run")):
-            observed = replace(observed, scaling=replace(observed.scaling, memory=memory))
-        fresh_token = secrets.token_urlsafe(_TOKEN_BYTES)
-        observed, decision = await self._decide(observed, fresh_token)
+        if run == (known.owner.uid, known.status.run):
+            known = replace(known, scaling=Scaling(memory=memory))
+        observed, jobs = await observe(self.kube, self.connect, self.source, known, self.seal)
+        observed, decision = await self._decide_twice(observed)
         if decision.memory is not None:  # also after a refusal: the next period decides anew
-            run = (observed.owner.uid, decision.status.get("run"))
+            run = (observed.owner.uid, decision.status.run)
             self.memories[namespace, name] = (run, decision.memory)
         try:
             await execute(self.kube, jobs, observed, decision.seal(self.seal))
@@ -122,17 +126,17 @@ class Reconciler:
         if fresh is None:
             return None
         failed = replace(observed, document=fresh, job=Job(status="FAILED", message=why))
-        decision = await self._plan(failed)
+        decision = await self._decide(failed)
         await execute(self.kube, None, failed, decision.seal(self.seal))
         return decision.again_seconds
 
-    async def _decide(self, observed: Observed, token: str) -> tuple[Observed, Decision]:
-        """Plan; plan again with the refusal if the cluster to be made is not allowed.
+    async def _decide_twice(self, observed: Observed) -> tuple[Observed, Decision]:
+        """Decide; decide again with the refusal if the cluster to be made is not allowed.
 
         The platform's rules are checked first, then the API server does a dry run. So no running
         cluster is deleted for one that cannot be made.
         """
-        decision = await self._plan(observed, token)
+        decision = await self._decide(observed)
         if decision.trial is None:
             return observed, decision
         refusal = find_refusal(observed.owner, self.settings, decision.trial)
@@ -145,16 +149,12 @@ class Reconciler:
                     message=explain_quota(str(refused)), is_invalid=refused.is_invalid
                 )
         observed = replace(observed, refusal=_name_fields(refusal, decision.trial))
-        return observed, await self._plan(observed, token)
+        return observed, await self._decide(observed)
 
-    async def _plan(self, observed: Observed, token: str = "") -> Decision:
-        """Plan in a thread."""
+    async def _decide(self, observed: Observed) -> Decision:
+        """Decide in a thread."""
         now = self.now()
-
-        def work() -> Decision:
-            return plan(observed, self.settings, now, token, self.readings)
-
-        return await self.threads.run(observed.owner.namespace, work)
+        return await self.threads.run(observed.owner.namespace, lambda: decide(observed, now))
 
     async def _report(self, observed: Observed, refused: KubeRefused) -> bool:
         """Write a refusal that no dry run foresaw, such as a quota, into the status.
@@ -168,7 +168,7 @@ class Reconciler:
         # An owned object may be refused for other causes than the spec.
         refusal = Refusal(message=explain_quota(str(refused)), is_invalid=False)
         observed = replace(observed, document=fresh, refusal=refusal)
-        new = await self._plan(observed)
+        new = await self._decide(observed)
         # Events that announce the outcome of the refused write would be false.
         events = tuple(event for event in new.events if not event.is_outcome)
         report = Decision(status=new.status, has_finalizer=new.has_finalizer, events=events)
@@ -180,4 +180,4 @@ class Reconciler:
         owner = observed.owner
         fresh = await self.kube.get(KIND, owner.namespace, owner.name)
         is_same = fresh is not None and fresh["metadata"]["uid"] == owner.uid
-        return fit_experiment(fresh) if fresh is not None and is_same else None
+        return fresh if is_same else None

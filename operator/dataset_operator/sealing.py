@@ -27,7 +27,7 @@ from dataset_operator.api import (
     SEAL_ANNOTATION,
     TRAINERS_ANNOTATION,
 )
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 
 KEY_BYTES = 32  # the length of the digest (RFC 2104, section 3)
 _SCHEME = "v1:"

@@ -22,8 +22,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.groups import list_scaled
-from dataset_operator.observed import Document, parse_time
 from pipeline_runtime.config import KIND, ExperimentStatus
 
 Mappings = dict[str, Any]  # of shapes by the names of fields
@@ -105,7 +105,7 @@ def _fit_groups(shape: Shape) -> Mappings:
     return {kind.spec_field: [shape] if kind.is_list else shape for kind in list_scaled()}
 
 
-# The parts of an experiment that `telemetry` reports. Passes read the status by `fit_experiment`.
+# The parts of an experiment that `telemetry` reports. Passes read the status by `parse_status`.
 _EXPERIMENT: Shape = {
     "metadata!": {"name!": str},
     "spec": _fit_groups({"minReplicas": _is_count, "maxReplicas": _is_count}),
@@ -179,6 +179,7 @@ _SHAPES: Mapping[str, Shape] = {
 _ANY_OBJECT: Shape = {"metadata!": _METADATA}
 # Fields of a status that a run needs; a status without one of them has no run.
 _RUN_FIELDS = ("run", "runHash", "startTime")
+_OF_A_RUN = {*_RUN_FIELDS, "submission"}
 _TIMES = re.compile(r"(time|.*Time)")
 
 
@@ -191,38 +192,27 @@ def fit_object(kind: str, document: Any) -> Document | None:
     return {**parts, **fitted, "kind": kind}
 
 
-def fit_experiment(document: Document) -> Document:
-    """Return an experiment with the parts of its status that have their shape.
-
-    Its metadata is the API server's, and its spec is for `pipeline_runtime.config` to judge.
-    """
-    status = document.get("status")
+def parse_status(status: Any) -> ExperimentStatus:
+    """Parse the status of an experiment: those of its fields that have their shape."""
     if not isinstance(status, Mapping):
-        return {name: value for name, value in document.items() if name != "status"}
-    wrong = _find_wrong(status)
-    kept = {n: _drop_nulls(v) for n, v in status.items() if n not in wrong and _has_times(v, n)}
-    if any(name not in kept for name in _RUN_FIELDS):
-        kept = {name: value for name, value in kept.items() if name not in _RUN_FIELDS}
-        kept.pop("submission", None)
-    return {**document, "status": kept}
+        return ExperimentStatus()
+    known = {n: value for n, value in status.items() if value is not None and _has_times(value, n)}
+    while known:
+        try:
+            parsed = _validate(known)
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            wrong = {place["loc"][0] for place in found if place["loc"]} or set(known)
+            known = {name: value for name, value in known.items() if name not in wrong}
+            continue
+        if all(name in known for name in _RUN_FIELDS) or not known.keys() & _OF_A_RUN:
+            return parsed
+        known = {name: value for name, value in known.items() if name not in _OF_A_RUN}
+    return ExperimentStatus()
 
 
-def _find_wrong(status: Mapping[str, Any]) -> set[Any]:
-    """Return the fields of a status that its schema refuses, and those that are null."""
-    nulls = {name for name, value in status.items() if value is None}
-    try:
-        ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        return nulls | ({place["loc"][0] for place in found if place["loc"]} or set(status))
-    return nulls
-
-
-def _drop_nulls(value: Any) -> Any:
-    """Return a part of a status without the fields that are null, which count as absent."""
-    if isinstance(value, Mapping):
-        return {name: _drop_nulls(below) for name, below in value.items() if below is not None}
-    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
+def _validate(status: Mapping[str, Any]) -> ExperimentStatus:
+    return ExperimentStatus.model_validate_json(json.dumps(status), by_alias=True, by_name=False)
 
 
 def _has_times(value: Any, name: str) -> bool:

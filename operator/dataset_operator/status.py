@@ -27,8 +27,8 @@ from dataset_operator.api import (
     TRAINING,
     WRITING,
 )
-from dataset_operator.observed import format_time
-from pipeline_runtime.config import clean
+from dataset_operator.documents import format_time
+from pipeline_runtime.config import Condition, ExperimentStatus, clean
 
 # Bytes of a message in JSON: the messages of all conditions (`ExperimentStatus.conditions`)
 # leave room for the rest of a status, which has at most MAX_STATUS_BYTES.
@@ -45,7 +45,6 @@ MAX_SHORT_BYTES = 384
 _SHORT_KINDS = (MATERIALIZED, SCALING_ACTIVE, SCALING_LIMITED)
 
 ConditionStatus = Literal["True", "False", "Unknown"]
-Condition = dict[str, Any]
 
 # The first condition that has the given status determines the phase.
 _PHASES: tuple[tuple[str, ConditionStatus, str], ...] = (
@@ -90,15 +89,19 @@ def is_working(status: Mapping[str, Any]) -> bool:
 
 
 def set_condition(
-    status: Mapping[str, Any], condition: Condition, *, generation: int, now: datetime
-) -> dict[str, Any]:
-    """Return the status with a condition {type, status, reason, message} set, in a fixed order."""
-    before = find_condition(status, condition["type"])
-    same = before is not None and before["status"] == condition["status"]
-    since = before["lastTransitionTime"] if same and before else format_time(now)
-    new = {**condition, "observedGeneration": generation, "lastTransitionTime": since}
-    others = [c for c in status.get("conditions") or () if c["type"] != condition["type"]]
-    return {**status, "conditions": sorted([*others, new], key=_place)}
+    status: ExperimentStatus, new: Condition, *, generation: int, now: datetime
+) -> ExperimentStatus:
+    """Return the status with a condition set, in a fixed order.
+
+    Args:
+        new: the condition; its generation and the time of its transition are set here.
+    """
+    before = status.find(new.type)
+    is_same = before is not None and before.status == new.status
+    since = before.last_transition_time if before and is_same else format_time(now)
+    new = new.model_copy(update={"observed_generation": generation, "last_transition_time": since})
+    others = [known for known in status.conditions if known.type != new.type]
+    return status.model_copy(update={"conditions": tuple(sorted([*others, new], key=_place))})
 
 
 def fit_message(message: str, kind: str = "") -> str:
@@ -118,17 +121,17 @@ def _cut(message: str, most: int) -> str:
     return message[: sum(end <= most - _num_bytes("…") for end in ends)] + "…"
 
 
-def fit_status(status: dict[str, Any]) -> dict[str, Any]:
+def fit_status(status: ExperimentStatus) -> ExperimentStatus:
     """Return the status with shorter messages if it is too large as a whole.
 
     That happens only if all conditions have long messages while many workers drain, or many
     tables are read.
     """
     most = MAX_MESSAGE_BYTES
-    while most > 1 and _num_bytes(status) > MAX_STATUS_BYTES - 2:
+    while most > 1 and _num_bytes(status.to_document()) > MAX_STATUS_BYTES - 2:
         most //= 2
-        conditions = [{**c, "message": _cut(c["message"], most)} for c in status["conditions"]]
-        status = {**status, "conditions": conditions}
+        cut = [c.model_copy(update={"message": _cut(c.message, most)}) for c in status.conditions]
+        status = status.model_copy(update={"conditions": tuple(cut)})
     return status
 
 
@@ -137,8 +140,8 @@ def _num_bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")) - 2
 
 
-def _place(condition: Mapping[str, Any]) -> int:
-    kind = condition["type"]
+def _place(condition: Condition) -> int:
+    kind = condition.type
     return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
 
 
@@ -165,14 +168,14 @@ def _replace_later(value: Any, latest: str, now: str) -> Any:
     return now if is_later and _TIME.fullmatch(value) else value
 
 
-def derive_phase(status: Mapping[str, Any]) -> str:
+def derive_phase(status: ExperimentStatus) -> str:
     """Derive the phase, one word for printing; nothing reads it back."""
-    work = find_work(status)
-    word = _WORK_PHASES.get(work["reason"]) if work is not None else None
-    if word and not any(is_true(status, kind) for kind in (FAILED, COMPLETE, SUSPENDED)):
+    work = status.find(TRAINING) or status.find(WRITING)
+    word = _WORK_PHASES.get(work.reason) if work is not None else None
+    if word and not any(map(status.is_true, (FAILED, COMPLETE, SUSPENDED))):
         return word
     for kind, wanted, phase in _PHASES:
-        condition = find_condition(status, kind)
-        if condition is not None and condition["status"] == wanted:
+        condition = status.find(kind)
+        if condition is not None and condition.status == wanted:
             return phase
     return "Pending"

@@ -6,7 +6,7 @@ the fields that newer operators write, so that the output of `kubectl get -o yam
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 
@@ -46,6 +46,16 @@ class StatusModel(SpecModel):
 
     model_config = ConfigDict(extra="ignore")
 
+    def change(self, **fields: object) -> Self:
+        """Return a copy with changed fields, by their Python names; None clears a field."""
+        if unknown := fields.keys() - type(self).model_fields.keys():
+            raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
+        cleared = {name for name, value in fields.items() if value is None}
+        defaults = {name: type(self).model_fields[name].default for name in cleared}
+        copied = self.model_copy(update={**fields, **defaults})
+        copied.model_fields_set.difference_update(cleared)
+        return copied
+
 
 class Condition(StatusModel):
     """One condition, like metav1.Condition."""
@@ -84,7 +94,7 @@ class WorkerStatus(StatusModel):
     """Pods that exist."""
     ready_replicas: Count = 0
     """Pods that are ready for work."""
-    desired_replicas: Count = 0
+    desired_replicas: Count | None = None
     """Desired pods."""
     draining: Annotated[tuple[DrainingStatus, ...], Field(max_length=32)] = ()
     """Pods that are draining."""
@@ -418,3 +428,12 @@ class ExperimentStatus(StatusModel):
     materialization: MaterializationStatus | None = None
     usage: UsageStatus | None = None
     history: HistoryStatus | None = None
+
+    def find(self, kind: str) -> Condition | None:
+        """Return the condition of a type; None if there is none."""
+        return next((known for known in self.conditions if known.type == kind), None)
+
+    def is_true(self, kind: str) -> bool:
+        """Return whether a condition exists and is true."""
+        found = self.find(kind)
+        return found is not None and found.status == "True"

@@ -20,7 +20,9 @@ from dataset_operator.kube.execute import execute
 from dataset_operator.observed import Observed
 from dataset_operator.plan.outcome import Decision, Drain
 from dataset_operator.ray.nodes import RayNode
+from dataset_operator.settings import parse_settings
 from dataset_operator.testing import LIES, StandInRay
+from pipeline_runtime.config import ExperimentStatus
 
 DRAIN_SECONDS = 60
 
@@ -102,8 +104,9 @@ def test_a_victim_that_starts_only_later_is_drained_too() -> None:
             jobs = Head(session=session, urls=ray.urls, token="t").jobs
             kube: Any = None  # nothing is written
             metadata = {"name": "e", "namespace": "n", "uid": "0" * 32}
-            observed = Observed(document={"metadata": metadata})
-            decision = Decision(status={}, has_finalizer=False, drain=drain)
+            settings = parse_settings({"runtimeImage": "runtime:1"})
+            observed = Observed(document={"metadata": metadata}, settings=settings)
+            decision = Decision(status=ExperimentStatus(), has_finalizer=False, drain=drain)
             told = []
             for node in ("0a", "0a", "0b", "0b"):
                 ray.nodes.setdefault(node * 28, "ALIVE")

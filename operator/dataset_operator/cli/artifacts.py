@@ -18,9 +18,9 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
+from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document
 from pipeline_runtime.config import RuleSet, clean, locate_artifacts, parse_stored
 
 # Fetches the files of a run (URI of the experiment's folder, id of the run) into a folder, and

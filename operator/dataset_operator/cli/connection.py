@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dataset_operator.cli.failures import explaining
 from dataset_operator.cli.options import Target
+from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
-from dataset_operator.observed import Document
 from pipeline_runtime.config import API_VERSION, KIND
 
 if TYPE_CHECKING:  # imported when a command runs: they take most of a second

@@ -30,9 +30,9 @@ from dataset_operator.cli.printing import (
 )
 from dataset_operator.cli.stored import FromOption, RunOption, StoredRun, open_stored
 from dataset_operator.cli.workers import explain_workers
+from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document
 from dataset_operator.remedies import advise_on_end
 from pipeline_runtime.config import clean
 

@@ -21,7 +21,7 @@ from dataset_operator.cli.options import (
 )
 from dataset_operator.cli.printing import format_age, format_cost, print_table
 from dataset_operator.cli.run_lists import print_runs
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 
 
 class Output(StrEnum):

@@ -34,9 +34,9 @@ from dataset_operator.cli.stored import (
     print_pod,
     print_pods,
 )
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeUnavailable, UserError
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document
 from pipeline_runtime.config import clean
 
 _ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.observed import parse_time
+from dataset_operator.documents import parse_time
 from pipeline_runtime.config import clean
 from pipeline_runtime.formatting import plain_spaces
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dataset_operator.cli.artifacts import locate
 from dataset_operator.cli.printing import format_age, format_age_seconds, print_table
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 
 # Lists the runs below a URI, each as `lastmile runs --json` prints it.
 ListRuns = Callable[[str], Sequence[dict[str, Any]]]

@@ -20,8 +20,8 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
+from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
-from dataset_operator.observed import Document
 from pipeline_runtime.config import KIND, DataWorkers
 
 _ID_BYTES = 4  # enough to distinguish a request from the one before

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Protocol
 import typer
 
 from dataset_operator.cli.printing import print_log, print_table
+from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document
 from pipeline_runtime.config import clean
 
 RunOption = Annotated[

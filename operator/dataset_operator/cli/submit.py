@@ -23,9 +23,9 @@ from dataset_operator.cli.options import (
     Target,
 )
 from dataset_operator.cli.suspend import is_over
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeConflict, UserError
 from dataset_operator.headline import find_headline
-from dataset_operator.observed import Document
 from dataset_operator.status import is_true
 from pipeline_runtime.config import (
     KIND,

@@ -19,7 +19,7 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 from dataset_operator.status import is_true
 from pipeline_runtime.config import KIND
 

@@ -17,8 +17,8 @@ from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling import interface as law
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
 from dataset_operator.cli.printing import format_age, format_age_seconds
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
-from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
 from dataset_operator.status import find_condition, is_working
 

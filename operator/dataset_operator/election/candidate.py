@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Protocol
 
+from dataset_operator.documents import Document
 from dataset_operator.election.elector import Elector, Proposal
 from dataset_operator.election.guard import leave, now
 from dataset_operator.election.lease import LEASE, build_document, parse_lease
 from dataset_operator.errors import KubeConflict, KubeRefused, OperatorError
-from dataset_operator.observed import Document
 
 # Standby processes delay each try by up to this share, so that they do not all try at once
 # (client-go, JitterFactor).

@@ -16,6 +16,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, ApiException
 
 from dataset_operator.api import FIELD_MANAGER, RAY_API_VERSION
+from dataset_operator.documents import Document
 from dataset_operator.errors import (
     KubeConflict,
     KubeRefused,
@@ -31,7 +32,6 @@ from dataset_operator.kube.bounds import (
 )
 from dataset_operator.kube.metadata import LIST, ONE
 from dataset_operator.kube.parsing import parse_json
-from dataset_operator.observed import Document
 from dataset_operator.retrying import bound_wait, parse_retry_after, spread
 from dataset_operator.scheduling import places
 from pipeline_runtime.config import API_VERSION, KIND

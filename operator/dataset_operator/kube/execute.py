@@ -12,14 +12,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dataset_operator.api import FIELD_MANAGER, FINALIZER
+from dataset_operator.documents import Document, format_time
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.client import Kube
-from dataset_operator.observed import Document, Observed, format_time
+from dataset_operator.observed import Observed
 from dataset_operator.plan.outcome import Decision, Drain, Event, KeepLog, Stop, Submit
 from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.ray.nodes import name_drain
 from dataset_operator.status import fit_message
-from pipeline_runtime.config import API_VERSION, KIND
+from pipeline_runtime.config import API_VERSION, KIND, ExperimentStatus
 
 _LOG = logging.getLogger(__name__)
 
@@ -34,8 +35,9 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
     document = observed.document
     if decision.has_finalizer:  # before a driver can be running
         document = await _hold(kube, document, holds=True)
-    if dict(observed.status) != decision.status and not decision.delete_self:
-        await kube.write_status(document, decision.status)
+    status = decision.status.to_document()
+    if observed.status.to_document() != status and not decision.delete_self:
+        await kube.write_status(document, _keep_newer(observed, status))
     await _emit(kube, observed, [event for event in decision.events if not event.is_outcome])
     await _update_job(jobs, decision.job)
     await _drain(jobs, decision.drain)
@@ -54,6 +56,14 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await release(kube, document)
     if decision.delete_self:
         await kube.delete_observed(document)
+
+
+def _keep_newer(observed: Observed, status: Document) -> Document:
+    """Return a status with the fields that only a newer operator knows."""
+    written = observed.document.get("status")
+    known = {field.alias for field in ExperimentStatus.model_fields.values()}
+    there = written if isinstance(written, Mapping) else {}
+    return {name: value for name, value in there.items() if name not in known} | status
 
 
 def _uid_of(observed: Observed, kind: str) -> str:

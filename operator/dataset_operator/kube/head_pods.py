@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dataset_operator.api import HEAD, ROLE_LABEL
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 
 
 def find_head_address(cluster: Mapping[str, Any], pods: Iterable[Document]) -> str:

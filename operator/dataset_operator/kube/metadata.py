@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dataset_operator.api import EXPERIMENT_LABEL, RAY_CLUSTER_LABEL, ROLE_LABEL
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 
 # Accept headers of requests for metadata alone.
 ONE: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

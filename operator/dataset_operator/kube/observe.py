@@ -19,6 +19,7 @@ from dataset_operator.api import (
     WRITING,
 )
 from dataset_operator.builders.frozen import read_trainers, thaw
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.groups import GROUPS
 from dataset_operator.kube.client import Kube
@@ -28,14 +29,12 @@ from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
     CatalogTables,
-    Document,
     Happened,
     Job,
     Observed,
     Pod,
     Scaling,
     WrittenTable,
-    parse_time,
 )
 from dataset_operator.plan.keeping_history import PENDING
 from dataset_operator.plan.scaling_log import find_log_job
@@ -44,16 +43,19 @@ from dataset_operator.ray.jobs import RayJobs
 from dataset_operator.sealing import BROKEN, VALID, Seal, compute_digest
 from dataset_operator.shapes import fit_object
 from dataset_operator.sources.base import MetricsSource, Reading, Run
-from dataset_operator.status import find_condition
+from pipeline_runtime.config import ExperimentStatus
 
 # A pod that waits for one of these starts soon; other reasons are reported.
 _USUAL_REASONS = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 async def observe(
-    kube: Kube, connect: Connect, source: MetricsSource, document: Document, seal: Seal
+    kube: Kube, connect: Connect, source: MetricsSource, known: Observed, seal: Seal
 ) -> tuple[Observed, RayJobs | None]:
     """Fetch the owned objects of an experiment, its job from Ray, and the metrics of its run.
+
+    Args:
+        known: the experiment alone, with the operator's own part of the observation.
 
     Returns:
         The observed state, and the cluster's Jobs API; None without a cluster or its token.
@@ -61,7 +63,7 @@ async def observe(
     Raises:
         KubeUnavailable: the API server did not answer.
     """
-    owner, status = Owner.of(document), document.get("status") or {}
+    owner, status = known.owner, known.status
     cluster = await _get(kube, owner, "RayCluster", owner.ray_cluster)
     secret = await _get(kube, owner, "Secret", owner.token_secret)
     token = _read_token(secret)
@@ -72,10 +74,11 @@ async def observe(
     found = await kube.list_objects("Pod", owner.namespace, selector, keep_member)
     pods = [parse_pod(pod) for pod in found]
     jobs = _reach(connect, owner, cluster, token, found)
-    job, failure = await _ask(jobs, document)
+    job, failure = await _ask(jobs, known)
     is_running = job is not None and job.status == "RUNNING"
     history_pod = await find_history_pod(kube, owner, status)
-    is_to_be_kept = (status.get("history") or {}).get("state") == PENDING and history_pod is None
+    is_pending = status.history is not None and status.history.state == PENDING
+    is_to_be_kept = is_pending and history_pod is None
     reading = Reading()
     if is_running and jobs is not None and cluster is not None:
         reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
@@ -84,8 +87,8 @@ async def observe(
     if secret is not None and token is None:
         foreign.add(_name(secret))  # the operator's own Secret has a token, and is immutable
     accepted, is_accepted_sealed = find_accepted(owner, status, children, seal)
-    observed = Observed(
-        document=document,
+    observed = replace(
+        known,
         accepted=accepted,
         is_accepted_sealed=is_accepted_sealed,
         ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
@@ -100,6 +103,7 @@ async def observe(
         children=drop_unsealed(owner, children, seal),
         foreign=tuple(sorted(foreign)),
         scaling=Scaling(
+            memory=known.scaling.memory,
             drained=await _ask_drained(jobs, status) if is_running else None,
             log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
             unknown=reading.unknown,
@@ -111,22 +115,23 @@ async def observe(
 
 
 def _build_run(
-    jobs: RayJobs, owner: Owner, cluster: Document, pods: list[Pod], status: Mapping[str, Any]
+    jobs: RayJobs, owner: Owner, cluster: Document, pods: list[Pod], status: ExperimentStatus
 ) -> Run:
     trainers, gpus = read_trainers(cluster) or (None, 0)
+    assert status.submission is not None  # its job runs
     return Run(
         owner=owner,
         jobs=jobs,
         pods=tuple(pods),
         trainers=trainers,
         gpus_per_trainer=gpus,
-        since=parse_time(status["submission"]["time"]),
+        since=parse_time(status.submission.time),
     )
 
 
-async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, Any]) -> Job | None:
+async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: ExperimentStatus) -> Job | None:
     """Return the job that writes decisions to the artifacts, if there is one."""
-    name = find_log_job(owner, status)
+    name = find_log_job(owner, status.to_document())
     if jobs is None or name is None:
         return None
     try:
@@ -135,10 +140,10 @@ async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: Mapping[str, 
         return None
 
 
-async def _ask_drained(jobs: RayJobs | None, status: Mapping[str, Any]) -> frozenset[str] | None:
+async def _ask_drained(jobs: RayJobs | None, status: ExperimentStatus) -> frozenset[str] | None:
     """Return the addresses of nodes that are gone, if workers are being drained."""
-    drained = [kind.spec_field for kind in GROUPS if kind.drains == "ByRay"]
-    if jobs is None or not any((status.get(name) or {}).get("draining") for name in drained):
+    draining = [getattr(status, kind.attribute) for kind in GROUPS if kind.drains == "ByRay"]
+    if jobs is None or not any(workers is not None and workers.draining for workers in draining):
         return None
     try:
         nodes = await jobs.nodes()
@@ -180,7 +185,7 @@ def _reach(
 
 
 async def _look_beside(
-    kube: Kube, owner: Owner, status: Mapping[str, Any]
+    kube: Kube, owner: Owner, status: ExperimentStatus
 ) -> dict[str, Document | None]:
     """Return the configs of the present run and the guards, by name; None if one is absent."""
     configs = [("ConfigMap", name) for name in (_config_name(owner, status), owner.accepted)]
@@ -188,14 +193,15 @@ async def _look_beside(
     return {name: await _get(kube, owner, kind, name) for kind, name in wanted if name}
 
 
-def _config_name(owner: Owner, status: Mapping[str, Any]) -> str:
-    run_hash = status.get("runHash")
-    return owner.config_map(status["run"], run_hash) if run_hash else ""
+def _config_name(owner: Owner, status: ExperimentStatus) -> str:
+    if status.run is None or not status.run_hash:
+        return ""
+    return owner.config_map(status.run, status.run_hash)
 
 
 def find_accepted(
     owner: Owner,
-    status: Mapping[str, Any],
+    status: ExperimentStatus,
     children: Mapping[str, Mapping[str, Any] | None],
     seal: Seal,
 ) -> tuple[Document | None, bool]:
@@ -207,14 +213,14 @@ def find_accepted(
         If the status holds digests of the accepted spec, any other spec is ignored. The status of
         an older release holds none.
     """
-    unsealed, digests = None, status.get("acceptedDigests")
+    unsealed, digests = None, status.accepted_digests
     for name in (owner.accepted, _config_name(owner, status)):
         config_map = children.get(name)
         config = _read_config(config_map) if config_map is not None else None
         if config_map is None or config is None:
             continue
         is_last = name == owner.accepted
-        if is_last and config_map["data"].get(RUN_KEY) != str(status.get("run")):
+        if is_last and config_map["data"].get(RUN_KEY) != str(status.run):
             continue  # it belongs to the run before
         if digests and compute_digest(config) not in digests:
             continue
@@ -267,22 +273,22 @@ def _name(child: Mapping[str, Any]) -> str:
     return f"{child['kind']} {child['metadata']['name']}"
 
 
-async def _ask(jobs: RayJobs | None, document: Mapping[str, Any]) -> tuple[Job | None, str]:
+async def _ask(jobs: RayJobs | None, known: Observed) -> tuple[Job | None, str]:
     """Return the attempt's job, and the reason if Ray did not answer."""
     if jobs is None:
         return None, ""
-    status: Mapping[str, Any] = document.get("status") or {}
-    submission = status.get("submission")
+    submission = known.status.submission
     try:
         # Without an attempt, any id shows whether Ray answers.
-        job = await jobs.get(submission["id"] if submission else "none")
+        job = await jobs.get(submission.id if submission else "none")
     except RayUnreachable as error:
         return None, str(error) or "no answer"
     if not submission or job is None:
         return None, ""
-    has_tables = bool(document["spec"].get("catalogs")) or find_condition(status, WRITING)
+    has_catalogs = bool(known.document["spec"].get("catalogs"))
+    has_tables = has_catalogs or known.status.find(WRITING) is not None
     if job.status == "SUCCEEDED" and has_tables:
-        table, tables = await _ask_tables(jobs, submission["id"])
+        table, tables = await _ask_tables(jobs, submission.id)
         job = replace(job, table=table, tables=tables)
     return job, ""
 

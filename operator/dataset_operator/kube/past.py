@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dataset_operator.api import HISTORY_LABEL, ROLE_LABEL
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeRefused
 from dataset_operator.kube.client import Kube
 from dataset_operator.kube.pods import cut, shrink_pod
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Happened, HistoryPod
+from dataset_operator.observed import Happened, HistoryPod
 from dataset_operator.shapes import fit_object
+from pipeline_runtime.config import ExperimentStatus
 
 _LOG = logging.getLogger(__name__)
 _EVENT_FIELDS = ("type", "reason", "message", "count", "firstTimestamp", "lastTimestamp")
@@ -24,11 +26,9 @@ _MAX_EVENTS = 1000
 _CONTAINER_FIELDS = ("name", "ready", "restartCount", "state", "lastState")
 
 
-async def find_history_pod(
-    kube: Kube, owner: Owner, status: Mapping[str, Any]
-) -> HistoryPod | None:
+async def find_history_pod(kube: Kube, owner: Owner, status: ExperimentStatus) -> HistoryPod | None:
     """Find the pod that the status names. It is listed: the operator has no right to get a pod."""
-    name = (status.get("history") or {}).get("podName")
+    name = status.history.pod_name if status.history else None
     if name is None:
         return None
     selector = f"{HISTORY_LABEL}={owner.ray_cluster}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dataset_operator.api import ROLE_LABEL
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 from dataset_operator.shapes import fit_object
 
 _METADATA: Final = ("name", "uid", "creationTimestamp", "deletionTimestamp", "ownerReferences")

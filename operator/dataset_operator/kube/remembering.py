@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from dataset_operator.documents import Document
 from dataset_operator.kube.client import Keep, Kube, keep_whole
 from dataset_operator.kube.metadata import find_edit
-from dataset_operator.observed import Document
 from pipeline_runtime.config import KIND
 
 Key = tuple[str, str, str]  # kind, namespace, name

@@ -13,8 +13,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeConflict, KubeRefused, UserError
-from dataset_operator.observed import Document
 from dataset_operator.sealing import KEY_BYTES, Seal
 
 _DATA_KEY = "key"

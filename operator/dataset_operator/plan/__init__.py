@@ -1,11 +1,12 @@
-"""Decides what to do about an experiment: a pure function of observation, settings and clock.
+"""Decides what to do about an experiment: a pure function of an observation and a time.
 
-    plan(observed, settings, now, token) -> Decision
+    decide(observed, now) -> Decision
 
-The rules run in the order of `RULES` and change the draft of the reconcile pass; a rule that
-returns True ends the pass. The draft collects the wanted objects, job and conditions, and becomes a
-`Decision`, which the executor carries out, status first. Nothing here calls a client or reads a
-clock, and the same observation gives the same decision, so a pass can be interrupted and repeated.
+Every rule gets a `Situation` and returns a `Verdict`, or None if it has nothing to say. The rules
+run in the order of `RULES`; each sees what the rules before it have decided, and a verdict that
+ends the pass is the last one. `composing` makes the `Decision` of them, which the executor carries
+out, status first. Nothing here calls a client or reads a clock, and the same observation gives the
+same decision, so a pass can be interrupted and repeated.
 
     run       one training, identified by a hash of its data, code and training and, with
               preserveOrder, by its number of ranks; a change of either starts a new run
@@ -16,6 +17,7 @@ clock, and the same observation gives the same decision, so a pass can be interr
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from dataset_operator.observed import Observed
 from dataset_operator.plan import (
@@ -27,11 +29,11 @@ from dataset_operator.plan import (
     scaling_log,
     usage,
 )
+from dataset_operator.plan.composing import compose_decision
 from dataset_operator.plan.data_workers import draining, scale_requests, scaling
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Decision
-from dataset_operator.plan.readings import Readings
-from dataset_operator.settings import OperatorSettings
+from dataset_operator.plan.situation import Situation
 
 RULES = (
     ending.release_deleted,
@@ -59,25 +61,23 @@ RULES = (
 )
 
 
-def plan(
-    observed: Observed,
-    settings: OperatorSettings,
-    now: datetime,
-    token: str,
-    readings: Readings | None = None,
-) -> Decision:
+def decide(observed: Observed, now: datetime) -> Decision:
     """Decide one reconcile pass.
 
     Args:
         now: the time in UTC, with its time zone set.
-        token: a fresh random token, used only if the experiment has none yet.
-        readings: the specs that earlier passes parsed and hashed; None: there are none.
     """
-    readings = readings or Readings()
-    draft = Draft(observed=observed, settings=settings, now=now, token=token, readings=readings)
+    draft = Draft(base=Situation.begin(observed, now))
     for rule in RULES:
-        if rule(draft):
+        if _apply(rule, draft):
             break
-    usage.account(draft)
-    kept_rows.say_materialized(draft)
-    return draft.decide()
+    _apply(usage.account, draft)
+    _apply(kept_rows.say_materialized, draft)
+    return compose_decision(draft.situation)
+
+
+def _apply(rule: Any, draft: Draft) -> bool:
+    """Apply a rule of either form; return whether it ends the pass."""
+    if rule.__code__.co_varnames[0] == "draft":
+        return bool(rule(draft))
+    return draft.take(rule(draft.situation))

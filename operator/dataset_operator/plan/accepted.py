@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dataset_operator.api import ACCEPTED, INVALID_SPEC, UNKNOWN_FIELDS
-from dataset_operator.plan.draft import Draft
-from dataset_operator.status import find_condition
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import NOTHING, Verdict, record_event, set_condition
 
 # Enough to recognize the fields; the rest of the message needs room too.
 _MAX_NAMED = 5
@@ -19,21 +19,24 @@ _MAX_NAME_CHARS = 80
 _SURELY_KEPT_CHARS = 100
 
 
-def say_accepted(draft: Draft, reason: str, message: str, *, warns: bool = False) -> None:
+def report_accepted(
+    situation: Situation, reason: str, message: str, *, warns: bool = False
+) -> Verdict:
     """Set the condition `Accepted`, and report ignored fields once per generation.
 
     The ignored fields are named at the start of its message.
     """
-    ignored = _name_ignored(draft.ignored)
-    if ignored and not _is_said(draft, ignored):
-        draft.tell(UNKNOWN_FIELDS, ignored, warns=True, logs=True)
+    ignored, event = _name_ignored(situation.specs.current.unknown), NOTHING
+    if ignored and not _is_reported(situation, ignored):
+        event = record_event(UNKNOWN_FIELDS, ignored, warns=True, is_logged=True)
     message = f"{ignored}; {message}" if ignored else message
-    draft.condition(ACCEPTED, reason != INVALID_SPEC, reason, message, warns=warns)
+    is_valid = reason != INVALID_SPEC
+    return event + set_condition(ACCEPTED, is_valid, reason, message, warns=warns)
 
 
-def name_broken_seal(draft: Draft, kind: str) -> str:
+def name_broken_seal(situation: Situation, kind: str) -> str:
     """Return the object of a kind whose seal is broken, as «Kind name»; "" if there is none."""
-    found = draft.observed.broken_seals
+    found = situation.observed.broken_seals
     return next((name for name in found if name.startswith(f"{kind} ")), "")
 
 
@@ -46,9 +49,8 @@ def _name_ignored(paths: Sequence[str]) -> str:
     return f"ignored fields, unknown to this operator: {named}; upgrade it, or remove them"
 
 
-def _is_said(draft: Draft, ignored: str) -> bool:
-    before = find_condition(draft.status, ACCEPTED)
-    if before is None or before.get("observedGeneration") != draft.observed.generation:
+def _is_reported(situation: Situation, ignored: str) -> bool:
+    before = situation.status.find(ACCEPTED)
+    if before is None or before.observed_generation != situation.observed.generation:
         return False
-    said: str = before.get("message", "")
-    return said.startswith(ignored[:_SURELY_KEPT_CHARS])
+    return before.message.startswith(ignored[:_SURELY_KEPT_CHARS])

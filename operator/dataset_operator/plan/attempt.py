@@ -26,7 +26,8 @@ from dataset_operator.api import (
 )
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.builders.pod_templates import SPEC_FIELDS
-from dataset_operator.observed import OUTPUT_PHASES, Job, Pod, Progress, parse_time
+from dataset_operator.documents import parse_time
+from dataset_operator.observed import OUTPUT_PHASES, Job, Pod, Progress
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
 from dataset_operator.plan.outcome import Submit
@@ -59,9 +60,8 @@ def judge_job(draft: Draft) -> bool:
     take_progress(draft, job)
     if job.status == "SUCCEEDED":
         run = draft.status["run"]
-        return complete_run(
-            draft, SUCCEEDED, f"run {run} is complete after attempt {draft.attempt}"
-        )
+        message = f"run {run} is complete after attempt {draft.attempt}"
+        return draft.take(complete_run(draft.situation, SUCCEEDED, message))
     if job.status == "STOPPED" and "stopTime" in submission:
         draft.forget("submission")  # it was asked to stop: this is not a failure
         draft.has_finalizer = False
@@ -126,7 +126,7 @@ def _judge_failure(draft: Draft, job: Job) -> bool:
     said = shorten(job.message) or f"the job ended with status {job.status}"
     final = _FINAL_EXIT_CODES.get(job.exit_code or 0)
     if final is not None:
-        return fail_run(draft, final, "the driver cannot continue", said)
+        return draft.take(fail_run(draft.situation, final, "the driver cannot continue", said))
     for reason, why in (
         (OUT_OF_MEMORY, _find_out_of_memory(draft, job)),
         (NODE_LOST, _find_lost(draft)),
@@ -201,7 +201,7 @@ def fail_attempt(draft: Draft, reason: str, message: str) -> bool:
         cause = f"last failure ({reason}): {message}"
         if uri := draft.status.get("artifactsUri"):
             cause = f"logs are in {uri}; {cause}"
-        return fail_run(draft, BACKOFF_LIMIT_EXCEEDED, what, cause)
+        return draft.take(fail_run(draft.situation, BACKOFF_LIMIT_EXCEEDED, what, cause))
     pause = backoff_seconds(failures)
     draft.clear(draft.work)  # so that every failure is reported
     why = f"attempt {draft.attempt} failed ({reason}); the next attempt starts in {pause:.0f} s"

@@ -25,16 +25,29 @@ from dataset_operator.api import (
 )
 from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import is_as_built
-from dataset_operator.observed import parse_time
 from dataset_operator.plan import keeping_history
-from dataset_operator.plan.accepted import name_broken_seal, say_accepted
-from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.outcome import Event, Stop
-from dataset_operator.plan.readings import Reading
+from dataset_operator.plan.accepted import name_broken_seal, report_accepted
+from dataset_operator.plan.cluster_objects import release_cluster
+from dataset_operator.plan.outcome import Apply, DeleteSelf, Stop
+from dataset_operator.plan.situation import Situation, follow
 from dataset_operator.plan.validity import parse_wanted
+from dataset_operator.plan.verdict import (
+    END,
+    NOTHING,
+    Judged,
+    Verdict,
+    act,
+    change,
+    clear_conditions,
+    clear_fields,
+    look_again,
+    record_event,
+    set_condition,
+)
+from dataset_operator.readings import Reading
 from dataset_operator.remedies import advise_on_end
 from dataset_operator.sealing import compute_digest
-from pipeline_runtime.config import ManifestError, locate_artifacts
+from pipeline_runtime.config import ManifestError, WorkerStatus, locate_artifacts
 
 # The finaliser is removed within this time of a deletion, whatever Ray answers.
 RELEASE_SECONDS = 60.0
@@ -45,105 +58,113 @@ POLL_SECONDS = 10.0
 STOP_POLL_SECONDS = 2.0
 
 
-def release_deleted(draft: Draft) -> bool:
+def release_deleted(situation: Situation) -> Verdict | None:
     """Stop the driver of a deleted experiment, wait a bounded time, then remove the finaliser."""
-    deleted_at, observed = draft.observed.deleted_at, draft.observed
-    if deleted_at is None:
-        return False
-    left = draft.until(deleted_at, RELEASE_SECONDS)
+    observed, submission = situation.observed, situation.submission
+    if observed.deleted_at is None:
+        return None
+    left = situation.until(observed.deleted_at, RELEASE_SECONDS)
     unknown = observed.job is None and not observed.ray_reachable
     may_run = unknown if observed.job is None else observed.job.is_active
-    submission = draft.submission
-    draft.has_finalizer = bool(
-        submission and observed.ray_cluster is not None and may_run and left > 0
-    )
-    if submission and draft.has_finalizer:
-        draft.job = Stop(submission_id=submission["id"])
-        draft.look_again(min(STOP_POLL_SECONDS, left))
-    elif left > 0 and keeping_history.has_finalizer(draft) and keeping_history.hold(draft):
-        draft.look_again(min(STOP_POLL_SECONDS, left))
-    return True
+    soon = look_again(min(STOP_POLL_SECONDS, left))
+    if submission and observed.ray_cluster is not None and may_run and left > 0:
+        stop = act(Stop(submission_id=submission.id))
+        return Verdict(has_finalizer=True, ends=True) + stop + soon
+    released = Verdict(has_finalizer=False, ends=True)
+    if left > 0 and keeping_history.has_finalizer(situation):
+        is_held, holding = keeping_history.hold(situation)
+        return released + holding + soon if is_held else released + holding
+    return released
 
 
-def refuse_invalid(draft: Draft) -> bool:
+def refuse_invalid(situation: Situation) -> Verdict:
     """Refuse an invalid spec; a run continues with its accepted spec."""
-    accepted, refusal = draft.accepted, draft.observed.refusal
+    accepted = situation.specs.accepted
     try:
-        current = parse_wanted(draft)
+        current = parse_wanted(situation)
     except ManifestError as error:
-        note = "" if accepted or _is_over(draft) else f"; {_name_lost_spec(draft)}"
-        _refuse(draft, str(error), note)
-        draft.experiment = accepted.experiment if accepted else None
-        if draft.submission is not None:
-            draft.look_again(POLL_SECONDS)
-        return draft.experiment is None
-    draft.spec = current.spec
-    draft.experiment = accepted.valid if accepted and draft.is_run_changed else current
+        note = "" if accepted or _is_over(situation) else f"; {_name_lost_spec(situation)}"
+        refused = _refuse(situation, str(error), note)
+        if situation.submission is not None:
+            refused += look_again(POLL_SECONDS)
+        if accepted is None:
+            return refused + END
+        return refused + Verdict(judged=Judged(experiment=accepted.valid))
+    judged = Verdict(judged=Judged(experiment=current, spec=current.spec))
+    if accepted and situation.after(judged).is_run_changed:
+        judged = Verdict(judged=Judged(experiment=accepted.valid, spec=current.spec))
+    return judged + _judge_edit(situation.after(judged))
+
+
+def _judge_edit(situation: Situation) -> Verdict:
+    """Report whether a valid spec takes effect now, waits, or is refused by the API server."""
+    refusal = situation.observed.refusal
     if refusal is not None and refusal.is_invalid:
-        _refuse(draft, refusal.message)
-    elif waits_for := _waits_for(draft):
-        generation = f"generation {draft.observed.generation}"
+        return _refuse(situation, refusal.message)
+    if waits_for := _waits_for(situation):
+        message = f"generation {situation.observed.generation} {waits_for}"
         is_refused = refusal is not None
-        say_accepted(draft, CHANGE_PENDING, f"{generation} {waits_for}", warns=is_refused)
-    else:
-        say_accepted(draft, VALID_SPEC, "the spec is valid")
-    return False
+        return report_accepted(situation, CHANGE_PENDING, message, warns=is_refused)
+    return report_accepted(situation, VALID_SPEC, "the spec is valid")
 
 
-def _name_lost_spec(draft: Draft) -> str:
-    run, name = draft.status["run"], draft.owner.accepted
+def _name_lost_spec(situation: Situation) -> str:
+    run, name = situation.run, situation.owner.accepted
     return (
         f"run {run} is not managed until the spec is valid, because ConfigMap {name} does not hold "
         "the accepted one"
     )
 
 
-def _refuse(draft: Draft, why: str, note: str = "") -> None:
-    if broken := name_broken_seal(draft, "ConfigMap"):
+def _refuse(situation: Situation, why: str, note: str = "") -> Verdict:
+    if broken := name_broken_seal(situation, "ConfigMap"):
         note += f"; {broken} has content that the operator did not write"
-    say_accepted(draft, INVALID_SPEC, f"the spec was not applied{note}: {why}", warns=True)
+    message = f"the spec was not applied{note}: {why}"
+    return report_accepted(situation, INVALID_SPEC, message, warns=True)
 
 
-def _waits_for(draft: Draft) -> str | None:
+def _waits_for(situation: Situation) -> str | None:
     """Describe what an edit waits for, or why it cannot be made; None if it takes effect now."""
-    if _is_over(draft) or not _is_started(draft):
+    if _is_over(situation) or not _is_started(situation):
         return None
-    if (refusal := draft.observed.refusal) and draft.is_cluster_changed:
+    if (refusal := situation.observed.refusal) and situation.is_cluster_changed:
         return f"cannot change the cluster: {refusal.message}"
-    if draft.wanted.update_policy != "AfterRun":
+    if situation.wanted.update_policy != "AfterRun":
         return None
-    if draft.is_run_changed:
-        return f"starts as a new run when run {draft.status['run']} ends (updatePolicy: AfterRun)"
-    if draft.is_cluster_changed:
+    if situation.is_run_changed:
+        return f"starts as a new run when run {situation.run} ends (updatePolicy: AfterRun)"
+    if situation.is_cluster_changed:
         return "changes the cluster before the next attempt (updatePolicy: AfterRun)"
     return None
 
 
-def keep_finished(draft: Draft) -> bool:
+def keep_finished(situation: Situation) -> Verdict | None:
     """Release the cluster of a finished run, and delete the experiment after its time to live."""
-    if "run" not in draft.status or not _is_over(draft) or draft.is_run_changed:
-        return False
-    if _is_given_another_chance(draft):
-        _reopen_run(draft)
-        return False
-    draft.forget("submission")
-    draft.has_finalizer = False
-    keeping_history.release(draft)
-    ttl, ended = draft.wanted.ttl_seconds_after_finished, draft.status.get("completionTime")
-    if ttl is not None and ended and draft.spec is not None:
-        left = draft.until(parse_time(ended), ttl)
-        draft.delete_self = left <= 0
-        if left > 0:
-            draft.look_again(left)
-    return True
+    status = situation.status
+    if status.run is None or not _is_over(situation) or situation.is_run_changed:
+        return None
+    if _is_given_another_chance(situation):
+        return _reopen_run(situation)
+    verdict = _release(situation) + END
+    ttl = situation.wanted.ttl_seconds_after_finished
+    if ttl is None or not status.completion_time or situation.spec is None:
+        return verdict
+    left = situation.until(status.completion_time, ttl)
+    return verdict + (look_again(left) if left > 0 else act(DeleteSelf()))
 
 
-def _is_given_another_chance(draft: Draft) -> bool:
+def _release(situation: Situation) -> Verdict:
+    """Give up the submission and the finaliser, and release the cluster."""
+    released = clear_fields("submission") + Verdict(has_finalizer=False)
+    return released + keeping_history.release(situation)
+
+
+def _is_given_another_chance(situation: Situation) -> bool:
     """Return whether a failed run continues after an edit of what it may have failed by."""
-    accepted = draft.accepted
-    if draft.spec is None or accepted is None or not draft.is_true(FAILED):
+    accepted = situation.specs.accepted
+    if situation.spec is None or accepted is None or not situation.status.is_true(FAILED):
         return False
-    return _chances(draft.current) != _chances(accepted)
+    return _chances(situation.specs.current) != _chances(accepted)
 
 
 def _chances(reading: Reading) -> tuple[object, ...]:
@@ -154,212 +175,233 @@ def _chances(reading: Reading) -> tuple[object, ...]:
     return (reading.cluster_hash, spec.backoff_limit, mode, checkpoint, *deadlines)
 
 
-def _reopen_run(draft: Draft) -> None:
-    draft.clear(draft.work, FAILED)
-    draft.forget("completionTime", "trainingStartTime", "lastFailureTime")
-    draft.status |= {"failures": 0, "startTime": draft.stamp()}
-    draft.tell(REOPENED, f"run {draft.status['run']} continues, since its spec was edited")
+def _reopen_run(situation: Situation) -> Verdict:
+    cleared = clear_fields("completion_time", "training_start_time", "last_failure_time")
+    reopened = clear_conditions(situation.work, FAILED) + cleared
+    reopened += change(failures=0, start_time=situation.stamp)
+    message = f"run {situation.run} continues, since its spec was edited"
+    return reopened + record_event(REOPENED, message)
 
 
-def remember_accepted(draft: Draft) -> bool:
+def remember_accepted(situation: Situation) -> Verdict | None:
     """Store the spec that the run has accepted; it is used while a later spec waits or is invalid.
 
     The ConfigMap is written after the status. While the ConfigMap may still hold the spec before,
     the status holds the digests of both: if the operator is killed in between, the run goes on as
     one of the two.
     """
-    is_refused = draft.observed.refusal is not None or draft.observed.foreign
-    if draft.spec is None or draft.is_run_changed or is_refused:
-        return False
-    config, before = draft.build_config(), draft.observed.accepted
-    built = build_accepted(draft.owner, draft.status["run"], config)
-    digests = [compute_digest(config)]
-    if not is_as_built(draft.observed.children.get(draft.owner.accepted), built):
-        draft.apply.append(built)
-        if before is not None and draft.accepted is not None:
-            digests = list(dict.fromkeys([compute_digest(before), *digests]))
-        if broken := name_broken_seal(draft, "ConfigMap"):
-            message = f"{broken} is overwritten, since the operator did not write its content"
-            draft.tell(SEAL_BROKEN, message, warns=True, logs=True)
-    draft.status["acceptedDigests"] = digests
-    return False
+    observed, specs = situation.observed, situation.specs
+    is_refused = observed.refusal is not None or observed.foreign
+    if situation.spec is None or situation.is_run_changed or is_refused:
+        return None
+    manifest = specs.build_manifest(situation.running.spec)
+    built = build_accepted(situation.owner, situation.run, manifest)
+    digest = compute_digest(manifest)
+    if is_as_built(observed.children.get(situation.owner.accepted), built):
+        return change(accepted_digests=(digest,))
+    digests = [digest]
+    if observed.accepted is not None and specs.accepted is not None:
+        digests = list(dict.fromkeys([compute_digest(observed.accepted), digest]))
+    stored = change(accepted_digests=tuple(digests)) + act(Apply(built))
+    if broken := name_broken_seal(situation, "ConfigMap"):
+        message = f"{broken} is overwritten, since the operator did not write its content"
+        stored += record_event(SEAL_BROKEN, message, warns=True, is_logged=True)
+    return stored
 
 
-def start_changed_run(draft: Draft) -> bool:
+def start_changed_run(situation: Situation) -> Verdict | None:
     """Start a new run if the spec wants another run than the present one.
 
     With updatePolicy AfterRun the new run waits until the present run ends, unless no driver of it
     was submitted yet.
     """
-    if draft.spec is None or not draft.is_run_changed:
-        return False
-    if not _is_over(draft) and _is_started(draft):
-        is_known = draft.accepted is not None or draft.submission is not None
-        if draft.spec.update_policy == "AfterRun" and is_known:
-            return False
-        job = draft.observed.job
+    if situation.spec is None or not situation.is_run_changed:
+        return None
+    released, job = NOTHING, situation.observed.job
+    if not _is_over(situation) and _is_started(situation):
+        is_known = situation.specs.accepted is not None or situation.submission is not None
+        if situation.spec.update_policy == "AfterRun" and is_known:
+            return None
         if job is not None and job.status in ("SUCCEEDED", "FAILED"):
-            return False  # `judge_job` handles it first
-        if stop_driver(draft):
-            return True
-        may_run = draft.submission is not None and (job is None or job.is_active)
-        if may_run and draft.observed.ray_cluster is not None:
-            draft.release_cluster()  # the driver could not be asked to stop
-            draft.look_again(STOP_POLL_SECONDS)
-    _begin_run(draft, draft.current)
-    return bool(draft.delete)
+            return None  # `judge_job` handles it first
+        if stopping := stop_driver(situation):
+            return stopping
+        may_run = situation.submission is not None and (job is None or job.is_active)
+        if may_run and situation.observed.ray_cluster is not None:
+            # The driver could not be asked to stop.
+            released = release_cluster(situation) + look_again(STOP_POLL_SECONDS) + END
+    return released + _begin_run(situation.after(released))
 
 
-def _is_over(draft: Draft) -> bool:
-    return "run" not in draft.status or draft.is_true(COMPLETE) or draft.is_true(FAILED)
+def _is_over(situation: Situation) -> bool:
+    status = situation.status
+    return status.run is None or status.is_true(COMPLETE) or status.is_true(FAILED)
 
 
-def _is_started(draft: Draft) -> bool:
+def _is_started(situation: Situation) -> bool:
     """Return whether a driver of this run was ever submitted."""
-    return draft.attempt >= int(draft.status.get("firstAttempt", 1))
+    return situation.attempt >= (situation.status.first_attempt or 1)
 
 
-def _begin_run(draft: Draft, reading: Reading) -> None:
-    experiment = reading.valid
-    run = int(draft.status.get("run", 0)) + 1
-    workers = draft.status.get("dataWorkers") or {}
-    draft.clear(TRAINING, WRITING, MATERIALIZED, COMPLETE, FAILED)
-    draft.forget("submission", "completionTime", "trainingStartTime", "lastFailureTime", "trainer")
-    draft.forget("dataWorkers", "scaling", "usage", "output", "snapshots", "materialization")
-    if "draining" in workers:  # the cluster stays, and its drain goes on
-        kept = {field: workers[field] for field in ("draining", "drainingTo") if field in workers}
-        draft.status["dataWorkers"] = kept
-    draft.status |= {
-        "run": run,
-        "runHash": reading.run_hash,
-        "storageRoot": experiment.spec.storage.root or draft.settings.storage_root or "",
-        "artifactsUri": locate_artifacts(experiment, draft.settings.storage_root),
-        "failures": 0,
-        "firstAttempt": draft.attempt + 1,
-        "startTime": draft.stamp(),
-    }
-    draft.experiment = experiment
-    draft.status["acceptedDigests"] = [compute_digest(draft.build_config())]
-    draft.has_finalizer = False
-    draft.events.append(Event(type="Normal", reason=NEW_RUN, message=f"run {run} begins"))
+def _begin_run(situation: Situation) -> Verdict:
+    """Begin a run of the wanted spec."""
+    reading, root = situation.specs.current, situation.settings.storage_root
+    spec, run = reading.valid.spec, (situation.status.run or 0) + 1
+    before, kept = situation.status.data_workers, None
+    if before is not None and before.draining:  # the cluster stays, and its drain goes on
+        kept = WorkerStatus(draining=before.draining, draining_to=before.draining_to)
+    begun = clear_conditions(TRAINING, WRITING, MATERIALIZED, COMPLETE, FAILED)
+    begun += clear_fields("submission", "completion_time", "training_start_time")
+    begun += clear_fields("last_failure_time", "trainer", "scaling", "usage", "output")
+    begun += clear_fields("snapshots", "materialization")
+    begun += change(
+        run=run,
+        run_hash=reading.run_hash,
+        accepted_digests=(compute_digest(situation.specs.build_manifest(spec)),),
+        storage_root=spec.storage.root or root or "",
+        artifacts_uri=locate_artifacts(reading.valid, root),
+        failures=0,
+        first_attempt=situation.attempt + 1,
+        start_time=situation.stamp,
+        data_workers=kept,
+    )
+    begun += Verdict(judged=Judged(experiment=reading.valid, spec=spec), has_finalizer=False)
+    return begun + record_event(NEW_RUN, f"run {run} begins")
 
 
-def suspend(draft: Draft) -> bool:
+def suspend(situation: Situation) -> Verdict | None:
     """Stop the driver and release the cluster if suspended; restart the deadlines on resuming."""
     # An invalid spec changes nothing, so a suspended experiment stays suspended.
-    if not (draft.spec.suspend if draft.spec else draft.is_true(SUSPENDED)):
-        if draft.is_true(SUSPENDED):
-            draft.status["startTime"] = draft.stamp()
-            draft.forget("trainingStartTime")  # preRunningDeadlineSeconds counts again
-            draft.condition(SUSPENDED, False, RESUMED, "spec.suspend is false again")
-        return False
-    job = draft.observed.job
-    if draft.submission and job is not None and job.status in ("SUCCEEDED", "FAILED"):
-        return False  # it ended before it could be stopped: `judge_job` handles it first
-    if stop_driver(draft):
-        return True
-    draft.forget("submission")
-    draft.has_finalizer = False
-    keeping_history.release(draft)
-    draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
-    draft.condition(draft.work, False, SUSPENDED_BY_SPEC, "nothing runs while suspended")
-    draft.condition(SUSPENDED, True, SUSPENDED_BY_SPEC, "spec.suspend is true")
-    return True
+    was_suspended = situation.status.is_true(SUSPENDED)
+    if not (situation.spec.suspend if situation.spec else was_suspended):
+        if not was_suspended:
+            return None
+        # preRunningDeadlineSeconds counts again.
+        restarted = change(start_time=situation.stamp, training_start_time=None)
+        return restarted + set_condition(SUSPENDED, False, RESUMED, "spec.suspend is false again")
+    job = situation.observed.job
+    if situation.submission and job is not None and job.status in ("SUCCEEDED", "FAILED"):
+        return None  # it ended before it could be stopped: `judge_job` handles it first
+    if stopping := stop_driver(situation):
+        return stopping
+    idle = "nothing runs while suspended"
+    return (
+        _release(situation)
+        + set_condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
+        + set_condition(situation.work, False, SUSPENDED_BY_SPEC, idle)
+        + set_condition(SUSPENDED, True, SUSPENDED_BY_SPEC, "spec.suspend is true")
+        + END
+    )
 
 
-def stop_driver(draft: Draft) -> bool:
-    """Ask the driver to stop; return True while it may take more time."""
-    submission, observed = draft.submission, draft.observed
+def stop_driver(situation: Situation) -> Verdict | None:
+    """Ask the driver to stop, and end the pass; None if there is nothing to wait for any more."""
+    submission, observed = situation.submission, situation.observed
     if submission is None or observed.ray_cluster is None:
-        return False
+        return None
     if observed.job is not None and not observed.job.is_active:
-        return False
+        return None
     if observed.job is None and observed.ray_reachable:
-        return False  # Ray does not know it
-    if draft.reason(draft.work) != STOPPING:  # else stopTime may be of a revoked stop
-        draft.status["submission"] = submission = {**submission, "stopTime": draft.stamp()}
-        draft.condition(draft.work, False, STOPPING, "the driver saves its state and ends")
-    left = draft.until(parse_time(submission["stopTime"]), STOP_SECONDS)
+        return None  # Ray does not know it
+    verdict, asked_at = END, submission.stop_time
+    if asked_at is None or situation.reason(situation.work) != STOPPING:
+        # A recorded time may be of a revoked stop.
+        asked_at = situation.stamp
+        verdict += change(submission=submission.change(stop_time=asked_at))
+        message = "the driver saves its state and ends"
+        verdict += set_condition(situation.work, False, STOPPING, message)
+    left = situation.until(asked_at, STOP_SECONDS)
     if left <= 0:
-        return False
-    draft.job = Stop(submission_id=submission["id"])
-    draft.look_again(min(STOP_POLL_SECONDS, left))
-    return True
+        return None
+    stop = act(Stop(submission_id=submission.id))
+    return verdict + stop + look_again(min(STOP_POLL_SECONDS, left))
 
 
-def enforce_deadlines(draft: Draft) -> bool:
+def enforce_deadlines(situation: Situation) -> Verdict | None:
     """Fail a run that exceeds activeDeadlineSeconds or preRunningDeadlineSeconds."""
-    job = draft.observed.job
+    job = situation.observed.job
     if job is not None and job.status == "SUCCEEDED":
-        return False
-    started = parse_time(draft.status["startTime"])
-    whole, start = draft.wanted.active_deadline_seconds, draft.wanted.pre_running_deadline_seconds
-    if whole is not None:
-        left = draft.until(started, whole)
-        if left <= 0:
-            if stop_driver(draft):
-                return True
-            field = f"activeDeadlineSeconds ({whole})"
-            return fail_run(draft, DEADLINE_EXCEEDED, f"the run took longer than {field}")
-        draft.look_again(left)
-    if start is not None and "trainingStartTime" not in draft.status and not _may_train(draft):
-        left = draft.until(started, start)
-        if left <= 0:
-            message = f"no driver ran within preRunningDeadlineSeconds ({start})"
-            return fail_run(draft, PRE_RUNNING_DEADLINE_EXCEEDED, message, _find_obstacle(draft))
-        draft.look_again(left)
-    return False
+        return None
+    return follow(situation, _enforce_active_deadline, _enforce_start_deadline)
 
 
-def _may_train(draft: Draft) -> bool:
+def _enforce_active_deadline(situation: Situation) -> Verdict | None:
+    whole = situation.wanted.active_deadline_seconds
+    if whole is None:
+        return None
+    left = situation.until(situation.start_time, whole)
+    if left > 0:
+        return look_again(left)
+    message = f"the run took longer than activeDeadlineSeconds ({whole})"
+    return stop_driver(situation) or fail_run(situation, DEADLINE_EXCEEDED, message)
+
+
+def _enforce_start_deadline(situation: Situation) -> Verdict | None:
+    start = situation.wanted.pre_running_deadline_seconds
+    has_trained = situation.status.training_start_time is not None
+    if start is None or has_trained or _may_train(situation):
+        return None
+    left = situation.until(situation.start_time, start)
+    if left > 0:
+        return look_again(left)
+    message = f"no driver ran within preRunningDeadlineSeconds ({start})"
+    obstacle = _find_obstacle(situation)
+    return fail_run(situation, PRE_RUNNING_DEADLINE_EXCEEDED, message, obstacle)
+
+
+def _may_train(situation: Situation) -> bool:
     """Return whether a driver may be running; if Ray does not answer, a submitted one may be."""
-    observed = draft.observed
+    observed = situation.observed
     if observed.job is not None:
         return observed.job.status == "RUNNING"
-    return draft.submission is not None and not observed.ray_reachable
+    return situation.submission is not None and not observed.ray_reachable
 
 
-def _find_obstacle(draft: Draft) -> str:
+def _find_obstacle(situation: Situation) -> str:
     """Return why no driver starts, as a pod or Ray reports it; "" if neither does."""
-    if waits := next((pod.waiting for pod in draft.observed.pods if pod.waiting), ""):
+    if waits := next((pod.waiting for pod in situation.observed.pods if pod.waiting), ""):
         return f"a pod waits: {waits}"
-    if why := draft.observed.ray_failure:
+    if why := situation.observed.ray_failure:
         return f"Ray does not answer the operator: {why}"
     return ""
 
 
-def fail_run(draft: Draft, reason: str, message: str, cause: str = "") -> bool:
+def fail_run(situation: Situation, reason: str, message: str, cause: str = "") -> Verdict:
     """Fail the run for good: report the reason and advice, stop its job, release the cluster.
 
     Args:
         cause: text from Ray, Kubernetes or the driver. It comes last, since long messages are cut
             at their end.
     """
-    submission, job = draft.submission, draft.observed.job
-    if submission and job is not None and job.is_active:
-        draft.job = Stop(submission_id=submission["id"])
-    _end_run(draft)
-    draft.condition(draft.work, False, reason, "the run failed")
-    draft.events.pop()  # the event of the condition Failed is enough
-    parts = (message, advise_on_end(reason, draft.owner.name), cause)
-    draft.condition(FAILED, True, reason, "; ".join(filter(None, parts)), warns=True)
-    return True
+    submission, job = situation.submission, situation.observed.job
+    is_active = submission is not None and job is not None and job.is_active
+    stop = act(Stop(submission_id=submission.id)) if submission and is_active else NOTHING
+    parts = (message, advise_on_end(reason, situation.owner.name), cause)
+    whole = "; ".join(filter(None, parts))
+    return (
+        stop
+        + _end_run(situation)
+        # The event of the condition Failed is enough.
+        + set_condition(situation.work, False, reason, "the run failed", is_recorded=False)
+        + set_condition(FAILED, True, reason, whole, warns=True)
+    )
 
 
-def complete_run(draft: Draft, reason: str, message: str) -> bool:
+def complete_run(situation: Situation, reason: str, message: str) -> Verdict:
     """Complete the run and release the cluster."""
-    _end_run(draft)
-    end = "the table is complete" if draft.is_writing else "the training ended"
-    draft.condition(draft.work, False, reason, end)
-    draft.events.pop()
-    draft.condition(COMPLETE, True, reason, message)
-    return True
+    end = "the table is complete" if situation.is_writing else "the training ended"
+    return (
+        _end_run(situation)
+        + set_condition(situation.work, False, reason, end, is_recorded=False)
+        + set_condition(COMPLETE, True, reason, message)
+    )
 
 
-def _end_run(draft: Draft) -> None:
-    draft.status["completionTime"] = draft.stamp()
-    draft.forget("submission")
-    draft.has_finalizer = False
-    keeping_history.release(draft)
-    draft.condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
-    draft.look_again(0.0)
+def _end_run(situation: Situation) -> Verdict:
+    return (
+        _release(situation)
+        + change(completion_time=situation.stamp)
+        + set_condition(CLUSTER_READY, False, RELEASED, "the cluster was released")
+        + look_again(0.0)
+        + END
+    )

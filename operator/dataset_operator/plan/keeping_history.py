@@ -12,8 +12,7 @@ deletion no longer than it would for a driver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from dataset_operator.api import FINALIZER, HEAD, HISTORY_FAILED
 from dataset_operator.builders.history_writers import (
@@ -23,183 +22,189 @@ from dataset_operator.builders.history_writers import (
     locate_history,
 )
 from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
-from dataset_operator.observed import Document, parse_time
-from dataset_operator.plan.draft import Draft
+from dataset_operator.documents import Document
+from dataset_operator.plan.cluster_objects import create_missing_account, release_cluster
+from dataset_operator.plan.outcome import Apply, Create, Delete
 from dataset_operator.plan.pod_rules import find_forbidden
 from dataset_operator.plan.scaling_log import build_entry, list_decisions
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import (
+    END,
+    NOTHING,
+    Verdict,
+    act,
+    change,
+    look_again,
+    record_event,
+)
 from dataset_operator.status import fit_message
-from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.config import ExperimentSpec, ExperimentStatus, HistoryStatus
 
 POLL_SECONDS = 5.0
 PENDING: Literal["Pending"] = "Pending"
-_PENDING_FIELDS = ("podName", "time", "rayClusterUid", "attempt")
 _State = Literal["Pending", "Kept", "Failed", "Skipped"]
 _MAX_PODS = 64  # pods described in the history; the logs of all pods are stored
 _NO_STORE = "the artifacts are not in a store that outlives the pods"
 _NO_SPEC = "the ConfigMap with the accepted spec of the run is missing or not valid"
 
 
-def find_history_uri(draft: Draft, spec: ExperimentSpec) -> str | None:
+def find_history_uri(situation: Situation, spec: ExperimentSpec) -> str | None:
     """Return the URI of the present run's history; None if none is stored."""
-    uri = draft.status.get("artifactsUri")
-    if not draft.settings.history.enabled or uri is None:
+    uri = situation.status.artifacts_uri
+    if not situation.settings.history.enabled or uri is None:
         return None
-    source = ClusterInput(owner=draft.owner, spec=spec, settings=draft.settings)
+    source = ClusterInput(owner=situation.owner, spec=spec, settings=situation.settings)
     [ray, *_] = build_pod_template(source, HEAD)["spec"]["containers"]
     if not is_store(uri, ray):
         return None
-    return locate_history(uri, draft.owner.run_id(draft.status["run"]))
+    return locate_history(uri, situation.owner.run_id(situation.run))
 
 
-def release(draft: Draft) -> None:
+def release(situation: Situation) -> Verdict:
     """Release the cluster; it is deleted once its history is stored."""
-    draft.release_cluster(deletes=not hold(draft))
+    is_held, holding = hold(situation)
+    return holding + release_cluster(situation, deletes=not is_held)
 
 
-def settle(draft: Draft) -> bool:
+def settle(situation: Situation) -> Verdict | None:
     """Finish storing a history that was begun, and delete its pod."""
-    history = _get(draft)
-    if history.get("state") != PENDING:
-        _clean(draft, history)
-        return False
-    if hold(draft):
-        return True
-    _clean(draft, _get(draft))
-    draft.release_cluster()
-    draft.has_finalizer = False
-    draft.look_again(0.0)
-    return True
-
-
-def hold(draft: Draft) -> bool:
-    """Return whether the cluster must stay for its history; begin to store it if necessary."""
-    history, cluster = _get(draft), draft.observed.ray_cluster
-    if history.get("state") == PENDING:
-        is_held = _go_on(draft, history)
-    elif cluster is None or "deletionTimestamp" in cluster["metadata"]:
-        is_held = False
-    else:
-        about = {"rayClusterUid": cluster["metadata"]["uid"], "attempt": draft.attempt}
-        is_done = all(history.get(name) == value for name, value in about.items())
-        is_held = not is_done and _begin(draft, about)
+    if _read(situation.status).state != PENDING:
+        return _clean(situation)
+    is_held, holding = hold(situation)
     if is_held:
-        # Without the finaliser, a deletion would remove everything before the pod has written.
-        draft.has_finalizer |= has_finalizer(draft)
-    return is_held
+        return holding + END
+    released = holding + release_cluster(situation) + Verdict(has_finalizer=False)
+    return released + _clean(situation.after(holding)) + look_again(0.0) + END
 
 
-def has_finalizer(draft: Draft) -> bool:
-    """Return whether our finaliser is there; the history alone never adds it."""
-    return FINALIZER in (draft.observed.document["metadata"].get("finalizers") or ())
-
-
-def _get(draft: Draft) -> Mapping[str, Any]:
-    history: Mapping[str, Any] = draft.status.get("history") or {}
-    is_whole = history.get("state") != PENDING or all(field in history for field in _PENDING_FIELDS)
-    return history if is_whole else {}
-
-
-def _begin(draft: Draft, about: Document) -> bool:
-    draft.status["history"] = {**about, "time": draft.stamp()}
-    accepted = draft.accepted
-    if not draft.settings.history.enabled:
-        _set(draft, "Skipped", "history.enabled is false in the operator's settings")
-    elif accepted is None:
-        _set(draft, "Failed", _NO_SPEC)
-    elif find_history_uri(draft, accepted.valid.spec) is None:
-        _set(draft, "Skipped", _NO_STORE)
+def hold(situation: Situation) -> tuple[bool, Verdict]:
+    """Return whether the cluster must stay for its history; begin to store it if necessary."""
+    history, cluster = _read(situation.status), situation.observed.ray_cluster
+    if history.state == PENDING:
+        is_held, verdict = _go_on(situation, history)
+    elif cluster is None or "deletionTimestamp" in cluster["metadata"]:
+        return False, NOTHING
     else:
-        _set(draft, PENDING, "")
-        name = draft.owner.history_pod(draft.status["run"], draft.attempt)
-        draft.status["history"] = {**draft.status["history"], "podName": name}
-        draft.look_again(0.0)  # `observe` collects the history once the status is Pending
-        return True
-    return False
+        uid, attempt = cluster["metadata"]["uid"], situation.attempt
+        if (history.ray_cluster_uid, history.attempt) == (uid, attempt):
+            return False, NOTHING  # it is stored, or cannot be
+        new = HistoryStatus(ray_cluster_uid=uid, attempt=attempt, time=situation.stamp)
+        is_held, verdict = _begin(situation, new)
+    if is_held and has_finalizer(situation):
+        # Without the finaliser, a deletion would remove everything before the pod has written.
+        verdict += Verdict(has_finalizer=True)
+    return is_held, verdict
 
 
-def _go_on(draft: Draft, history: Mapping[str, Any]) -> bool:
+def has_finalizer(situation: Situation) -> bool:
+    """Return whether our finaliser is there; the history alone never adds it."""
+    return FINALIZER in (situation.observed.document["metadata"].get("finalizers") or ())
+
+
+def _read(status: ExperimentStatus) -> HistoryStatus:
+    history = status.history or HistoryStatus()
+    needed = (history.pod_name, history.time, history.ray_cluster_uid, history.attempt)
+    return history if history.state != PENDING or None not in needed else HistoryStatus()
+
+
+def _begin(situation: Situation, history: HistoryStatus) -> tuple[bool, Verdict]:
+    accepted = situation.specs.accepted
+    if not situation.settings.history.enabled:
+        why = "history.enabled is false in the operator's settings"
+        return False, _set(history, "Skipped", why)
+    if accepted is None:
+        return False, _set(history, "Failed", _NO_SPEC)
+    if find_history_uri(situation, accepted.valid.spec) is None:
+        return False, _set(history, "Skipped", _NO_STORE)
+    name = situation.owner.history_pod(situation.run, situation.attempt)
+    # `observe` collects the history once the status is Pending.
+    return True, _set(history.change(pod_name=name), PENDING, "") + look_again(0.0)
+
+
+def _go_on(situation: Situation, history: HistoryStatus) -> tuple[bool, Verdict]:
     """Create the pod or check its state; return whether to wait for it."""
-    pod, refusal = draft.observed.history_pod, draft.observed.refusal
-    left = draft.until(parse_time(history["time"]), draft.settings.history.timeout_seconds)
+    pod, refusal = situation.observed.history_pod, situation.observed.refusal
+    assert history.time is not None
+    timeout_seconds = situation.settings.history.timeout_seconds
+    left = situation.until(history.time, timeout_seconds)
     if pod is not None and pod.phase == "Succeeded" and not pod.is_going:
-        _set(draft, "Kept", "")
-        return False
+        return False, _set(history, "Kept", "")
     if pod is not None and pod.phase == "Failed" and not pod.is_going:
-        return _fail(draft, pod.message or "its pod failed")
+        return _fail(history, pod.message or "its pod failed")
     if refusal is not None:
-        return _fail(draft, f"the API server refuses its pod: {refusal.message}")
+        return _fail(history, f"the API server refuses its pod: {refusal.message}")
     if left <= 0:
         waits = f": {pod.message}" if pod is not None and pod.message else ""
-        limit = f"history.timeoutSeconds ({draft.settings.history.timeout_seconds})"
-        return _fail(draft, f"its pod did not finish within {limit}{waits}")
-    accepted = draft.accepted
-    if accepted is None or "artifactsUri" not in draft.status:
-        return _fail(draft, _NO_SPEC)
-    if pod is None and (why := _make(draft, history["podName"], accepted.valid.spec)):
-        return _fail(draft, why)
-    draft.look_again(min(POLL_SECONDS, left))
-    return True
+        limit = f"history.timeoutSeconds ({timeout_seconds})"
+        return _fail(history, f"its pod did not finish within {limit}{waits}")
+    accepted, uri = situation.specs.accepted, situation.status.artifacts_uri
+    if accepted is None or uri is None:
+        return _fail(history, _NO_SPEC)
+    verdict = look_again(min(POLL_SECONDS, left))
+    if pod is not None:
+        return True, verdict
+    built = _build_pod(situation, history, accepted.valid.spec)
+    if why := find_forbidden(situation.owner, situation.settings, built):
+        return _fail(history, why)
+    policy = build_history_policy(situation.owner, situation.settings.network)
+    # A cluster that an older operator made may have no account.
+    account = create_missing_account(situation)
+    return True, verdict + act(Apply(policy)) + account + act(Create(built))
 
 
-def _make(draft: Draft, name: str, spec: ExperimentSpec) -> str:
-    """Create the pod; return why it is not allowed, or ""."""
-    owner, status = draft.owner, draft.status
-    source = ClusterInput(owner=owner, spec=spec, settings=draft.settings)
+def _build_pod(situation: Situation, history: HistoryStatus, spec: ExperimentSpec) -> Document:
+    owner, settings = situation.owner, situation.settings
+    source = ClusterInput(owner=owner, spec=spec, settings=settings)
     task = {
-        "artifacts": status["artifactsUri"],
-        "runId": owner.run_id(status["run"]),
-        "payload": _build_payload(draft),
+        "artifacts": situation.status.artifacts_uri,
+        "runId": owner.run_id(situation.run),
+        "payload": _build_payload(situation),
     }
     template = build_pod_template(source, HEAD)
-    pod = build_history_pod(owner, name, template, draft.settings, task)
-    if why := find_forbidden(owner, draft.settings, pod):
-        return why
-    draft.apply.append(build_history_policy(owner, draft.settings.network))
-    draft.create += draft.find_missing_account()  # of a cluster that an older operator made
-    draft.create.append(pod)
-    return ""
+    assert history.pod_name is not None
+    return build_history_pod(owner, history.pod_name, template, settings, task)
 
 
-def _build_payload(draft: Draft) -> Document:
-    metadata = draft.observed.document["metadata"]
+def _build_payload(situation: Situation) -> Document:
+    observed = situation.observed
+    metadata = observed.document["metadata"]
     named = ("name", "namespace", "uid", "creationTimestamp", "generation", "labels")
+    status = situation.status.change(history=None).to_document()
     return {
         "version": 1,
         "experiment": {
-            **draft.observed.accepted,  # type: ignore[dict-item]  # checked by `_go_on`
+            **observed.accepted,  # type: ignore[dict-item]  # checked by `_go_on`
             "metadata": {field: metadata[field] for field in named if field in metadata},
         },
-        "status": {field: value for field, value in draft.status.items() if field != "history"},
-        "events": list(draft.observed.happened.events),
-        "pods": list(draft.observed.happened.pods[:_MAX_PODS]),
+        "status": status,
+        "events": list(observed.happened.events),
+        "pods": list(observed.happened.pods[:_MAX_PODS]),
         "decisions": [
             build_entry(decision)
-            for decision in list_decisions(draft.status)
+            for decision in list_decisions(status)
             if "inputs" in decision or "logState" in decision
         ],
     }
 
 
-def _fail(draft: Draft, why: str) -> bool:
-    _set(draft, "Failed", why)
-    draft.tell(HISTORY_FAILED, f"the history of the cluster was not stored: {why}", warns=True)
-    return False
+def _fail(history: HistoryStatus, why: str) -> tuple[bool, Verdict]:
+    event = record_event(
+        HISTORY_FAILED, f"the history of the cluster was not stored: {why}", warns=True
+    )
+    return False, _set(history, "Failed", why) + event
 
 
-def _set(draft: Draft, state: _State, message: str) -> None:
-    kept = {name: value for name, value in _get(draft).items() if name != "message"}
-    said = {"message": fit_message(message)} if message else {}
-    draft.status["history"] = {**kept, "state": state, **said}
+def _set(history: HistoryStatus, state: _State, message: str) -> Verdict:
+    kept = fit_message(message) if message else None
+    return change(history=history.change(state=state, message=kept))
 
 
-def _clean(draft: Draft, history: Mapping[str, Any]) -> None:
+def _clean(situation: Situation) -> Verdict:
     """Delete the pod of a stored history; its name is kept until it is gone."""
-    if "podName" not in history or history.get("state") == PENDING:
-        return
-    pod = draft.observed.history_pod
+    history, pod = _read(situation.status), situation.observed.history_pod
+    if history.pod_name is None or history.state == PENDING:
+        return NOTHING
     if pod is None:
-        draft.status["history"] = {k: value for k, value in history.items() if k != "podName"}
-        return
-    if not pod.is_going:
-        draft.delete.append(("Pod", pod.name))
-    draft.look_again(POLL_SECONDS)
+        return change(history=history.change(pod_name=None))
+    deleted = NOTHING if pod.is_going else act(Delete("Pod", pod.name))
+    return deleted + look_again(POLL_SECONDS)

@@ -16,7 +16,7 @@ from dataset_operator.api import (
     MATERIALIZED,
     NOT_REPORTED,
 )
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 from dataset_operator.plan.draft import Draft
 
 

@@ -1,14 +1,57 @@
-"""The result of a reconcile pass, as values; the executor carries them out in field order."""
+"""What a reconcile pass decides, as values: single actions and events, and the whole decision."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from dataset_operator.autoscaling.intervals import Memory
+from dataset_operator.documents import Document
 from dataset_operator.sealing import Seal
+from pipeline_runtime.config import ExperimentStatus
 
-Document = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create an object, which is never changed afterwards."""
+
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply an object server-side."""
+
+    document: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Change an owned object by a merge patch with the observed resourceVersion."""
+
+    kind: str
+    name: str
+    patch: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete an owned object."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteSelf:
+    """Delete the experiment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Have the API server check a RayCluster by a dry run, before anything else is done."""
+
+    document: Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +101,9 @@ class KeepLog:
     decisions: tuple[Document, ...]
 
 
+Action = Create | Apply | Patch | Delete | DeleteSelf | Trial | Submit | Stop | Drain | KeepLog
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """An event for `kubectl describe`, emitted once, after the status that reports it.
@@ -76,7 +122,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Everything that one reconcile pass decided.
+    """Everything that one reconcile pass decided; the executor carries it out in field order.
 
     Attributes:
         status: the whole wanted status; written only if it differs.
@@ -92,7 +138,7 @@ class Decision:
         again_seconds: time until the next pass without an event; None: no such pass.
     """
 
-    status: Document
+    status: ExperimentStatus
     has_finalizer: bool
     create: tuple[Document, ...] = ()
     apply: tuple[Document, ...] = ()

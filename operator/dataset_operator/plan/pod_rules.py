@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from dataset_operator.documents import Document
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Refusal
+from dataset_operator.observed import Refusal
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import Problem, check_template_security
 

@@ -10,7 +10,8 @@ import json
 import math
 from typing import Any
 
-from dataset_operator.observed import CatalogTables, Job, Progress, WrittenTable, parse_time
+from dataset_operator.documents import parse_time
+from dataset_operator.observed import CatalogTables, Job, Progress, WrittenTable
 from dataset_operator.plan.draft import Draft
 from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
 

@@ -36,7 +36,7 @@ from dataset_operator.builders.children import (
 from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
-from dataset_operator.observed import Document, parse_time
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.plan.accepted import name_broken_seal
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.draft import Draft
@@ -144,7 +144,7 @@ def replace_changed(draft: Draft) -> bool:
         has_ended = observed.job is not None and observed.job.status in ("SUCCEEDED", "FAILED")
         if has_ended or draft.wanted.update_policy == "AfterRun":
             return False
-        if stop_driver(draft):
+        if draft.take(stop_driver(draft.situation)):
             return True
         draft.forget("submission")
         draft.has_finalizer = False
@@ -176,7 +176,7 @@ def _render(draft: Draft) -> Document:
         spec=draft.cluster_spec,
         settings=draft.settings,
         spec_hash=draft.read_again(draft.cluster_spec).cluster_hash,
-        history_uri=find_history_uri(draft, draft.cluster_spec),
+        history_uri=find_history_uri(draft.situation, draft.cluster_spec),
     )
     first = draft.settings.data_worker_replicas or draft.cluster_spec.data_workers.min_replicas
     workers = draft.status.get("dataWorkers", {}).get("desiredReplicas", first)
@@ -211,7 +211,7 @@ def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
     """Undo edits by hand, unless the rendered spec is unknown or is not allowed any more."""
     rendered, workers = draft.observed.rendered, draft.cluster_spec.data_workers
     patch = correct(cluster, rendered, workers)
-    if broken := name_broken_seal(draft, "RayCluster"):
+    if broken := name_broken_seal(draft.situation, "RayCluster"):
         draft.not_corrected = f"{broken} has annotations that the operator did not write"
     elif patch is not None and rendered is not None:
         made = {"kind": "RayCluster", "spec": rendered}

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dataset_operator.autoscaling.interface import Decision as Answer
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, parse_time
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import KeepLog
 from dataset_operator.plan.progress import format_decimal
@@ -114,7 +114,9 @@ def _settle(draft: Draft) -> None:
     job = draft.observed.scaling.log_job
     if job is None or job.is_active:
         return
-    written = {d["time"] for d in list_decisions(draft.observed.status) if "logState" in d}
+    written = {
+        d["time"] for d in list_decisions(draft.observed.status.to_document()) if "logState" in d
+    }
     is_kept = job.status == "SUCCEEDED"
     settled = [
         _mark(decision, is_kept=is_kept) if decision["time"] in written else decision

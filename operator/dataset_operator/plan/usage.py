@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from dataset_operator.api import DATA_WORKERS, TRAINERS, Role
-from dataset_operator.observed import Document, Pod, Progress, format_time, parse_time
+from dataset_operator.documents import Document, format_time, parse_time
+from dataset_operator.observed import Pod, Progress
 from dataset_operator.plan.draft import Draft
 from dataset_operator.settings import Prices
 

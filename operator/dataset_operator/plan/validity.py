@@ -14,29 +14,29 @@ from dataset_operator.builders.pod_templates import (
     build_pod_template,
     group_of,
 )
-from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.pod_rules import find_problems
+from dataset_operator.plan.situation import Situation
 from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem
 
 
-def parse_wanted(draft: Draft) -> DatasetExperiment:
-    """Return the experiment as it is wanted now, and set `draft.ignored` to its unknown fields.
+def parse_wanted(situation: Situation) -> DatasetExperiment:
+    """Return the experiment as it is wanted now.
 
     Raises ManifestError with every broken rule.
     """
-    reading = draft.current
-    draft.ignored = reading.unknown
+    reading = situation.specs.current
     problems = list(reading.problems)
     if reading.experiment is not None:
-        problems += _check_pods(draft, reading.experiment)
+        problems += _check_pods(situation, reading.experiment)
     if problems or reading.experiment is None:
         raise ManifestError(problems)
     return reading.experiment
 
 
-def _check_pods(draft: Draft, experiment: DatasetExperiment) -> Iterator[Problem]:
+def _check_pods(situation: Situation, experiment: DatasetExperiment) -> Iterator[Problem]:
     """Check the pods as they would be created, since a template can replace parts of ours."""
-    spared, owner, settings = draft.find_spared_templates(), draft.owner, draft.settings
+    owner, settings = situation.owner, situation.settings
+    spared = situation.specs.find_spared_templates()
     source = ClusterInput(owner=owner, spec=experiment.spec, settings=settings)
     for role, field in SPEC_FIELDS.items():
         if field not in spared and group_of(experiment.spec, role).template:

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dataset_operator.documents import parse_time
 from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
-from dataset_operator.observed import parse_time
 from dataset_operator.status import is_working
 
 # Fields of a group's part of the status, such as dataWorkers: the word that stands for each.

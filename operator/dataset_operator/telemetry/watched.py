@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.kube.metadata import find_edit, find_finalizers
-from dataset_operator.observed import Document
 from dataset_operator.scheduling.passes import Trigger
 from dataset_operator.shapes import fit_object
 from dataset_operator.telemetry.standing import Standing, read_standing

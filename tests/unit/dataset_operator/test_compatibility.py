@@ -17,8 +17,9 @@ from facts import assert_told
 from world import World, build_document, running
 
 from dataset_operator.api import SEAL_ANNOTATION
+from dataset_operator.documents import Document, parse_time
 from dataset_operator.kube.execute import execute
-from dataset_operator.observed import Document, Job, parse_time
+from dataset_operator.observed import Job
 from pipeline_runtime.config import KIND, RuleSet, parse_stored, run_hash
 
 STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))

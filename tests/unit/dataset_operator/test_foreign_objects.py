@@ -18,15 +18,16 @@ from property_tests import examples
 from world import SETTINGS, World, running
 
 from dataset_operator.api import FINALIZER, RAY_CLUSTER_LABEL, ROLE_LABEL
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeRefused, RayUnreachable
 from dataset_operator.kube.client import Keep, keep_whole
 from dataset_operator.kube.observe import observe
-from dataset_operator.observed import Document
-from dataset_operator.plan import plan
+from dataset_operator.observed import Observed
+from dataset_operator.plan import decide
 from dataset_operator.plan.ending import RELEASE_SECONDS
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.settings import OperatorSettings, parse_settings
-from dataset_operator.shapes import fit_experiment, fit_object
+from dataset_operator.shapes import fit_object, parse_status
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.watched import Watched
 from pipeline_runtime.config import KIND
@@ -195,10 +196,10 @@ def break_store(data: st.DataObject, store: Store) -> None:
 
 def look(store: Store, settings: OperatorSettings, world: World) -> None:
     """Run one pass."""
-    document = fit_experiment(copy.deepcopy(store.experiment))
+    known = Observed(document=copy.deepcopy(store.experiment), settings=settings)
     kube, head = cast(Any, store), cast(Any, lambda *_: Silent())
-    observed, _ = asyncio.run(observe(kube, head, cast(Any, None), document, world.seal))
-    plan(observed, settings, world.now, "token")
+    observed, _ = asyncio.run(observe(kube, head, cast(Any, None), known, world.seal))
+    decide(observed, world.now)
     metrics = OperatorMetrics(Watched())
     metrics.watched.see("ADDED", store.experiment)
     metrics.watched.record(store.experiment)
@@ -383,13 +384,14 @@ def test_a_secret_without_a_token_is_foreign(token: str) -> None:
     store = build_store(world)
     store.objects["Secret", world.owner.token_secret]["data"] = {"auth_token": token}
     kube, head = cast(Any, store), cast(Any, lambda *_: Silent())
-    observed, jobs = asyncio.run(observe(kube, head, cast(Any, None), store.experiment, world.seal))
+    known = Observed(document=store.experiment, settings=KEPT)
+    observed, jobs = asyncio.run(observe(kube, head, cast(Any, None), known, world.seal))
     assert (observed.has_token, jobs) == (False, None)
     assert f"Secret {world.owner.token_secret}" in observed.foreign
 
 
 def test_parsing_keeps_valid_objects_unchanged() -> None:
     world = drains()
-    assert fit_experiment(world.document) == world.document
+    assert parse_status(world.status).to_document() == world.status
     assert fit_object("RayCluster", world.ray_cluster) == world.ray_cluster
     assert world.settings is not SETTINGS

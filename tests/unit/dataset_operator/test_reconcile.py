@@ -9,9 +9,9 @@ import pytest
 from counted_calls import counting
 from world import SETTINGS, build_document, running
 
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeRefused
-from dataset_operator.observed import Document
-from dataset_operator.plan import plan
+from dataset_operator.plan import decide
 from dataset_operator.reconcile import Reconciler
 from pipeline_runtime.config import KIND
 from pipeline_runtime.config.identity.run_hash import run_config
@@ -90,7 +90,7 @@ def test_passes_plan_in_threads_and_hash_a_spec_once() -> None:
             with pytest.raises(KubeRefused):
                 await reconciler.reconcile("team", "clicks")
 
-    with counting(plan, run_config) as calls:
+    with counting(decide, run_config) as calls:
         asyncio.run(story())
-    assert calls.by_name == {"plan": 6, "run_config": 1}  # one more plan for each refusal
+    assert calls.by_name == {"decide": 6, "run_config": 1}  # one more plan for each refusal
     assert threading.current_thread().name not in calls.threads

@@ -21,9 +21,9 @@ from dataset_operator.api import (
     TRAINERS_ANNOTATION,
 )
 from dataset_operator.builders.frozen import MAX_RENDERED_BYTES, read_trainers, thaw
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeConflict, UserError
 from dataset_operator.kube.seal_key import fetch_seal
-from dataset_operator.observed import Document
 from dataset_operator.plan.outcome import Decision
 from dataset_operator.sealing import ABSENT, BROKEN, KEY_BYTES, VALID, Seal
 from dataset_operator.settings import parse_settings

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 from stored_status import check_is_stored, num_bytes
-from world import SETTINGS, World, build_document, running
+from world import World, build_document, running
 
 from dataset_operator.observed import CatalogTables, Progress, Refusal
+from dataset_operator.plan.composing import compose_decision
 from dataset_operator.plan.data_workers.draining import MAX_DRAINING
-from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.scaling_log import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import set_condition
 from dataset_operator.ray.runtime_metrics import MAX_METRIC_NAME_CHARS, MAX_METRICS
 from dataset_operator.status import (
     MAX_MESSAGE_BYTES,
@@ -97,6 +99,15 @@ LONGEST_GPU_LAW = {
 }
 
 
+def fill_conditions(world: World, letter: str) -> dict[str, Any]:
+    """Return the status of a pass that sets every condition with a long message."""
+    situation = Situation.begin(world.observe(), world.now)
+    for kind in KINDS:
+        long = set_condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
+        situation = situation.after(long)
+    return compose_decision(situation).status.to_document()
+
+
 @pytest.mark.parametrize(
     "scaling",
     [
@@ -112,11 +123,7 @@ def test_whole_messages_fit_the_bound(letter: str, scaling: dict[str, Any]) -> N
     world.status["scaling"] = {"sinceTime": WHEN, **scaling}
     world.status["usage"] = LONGEST_USAGE
     world.status["acceptedDigests"] = ["0" * 64, "f" * 64]
-    draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
-    for kind in KINDS:
-        draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
-
-    status = draft.decide().status
+    status = fill_conditions(world, letter)
 
     assert len(status["trainer"]["metrics"]) == MAX_METRICS
     check_is_stored(status)
@@ -141,10 +148,7 @@ def test_the_largest_status_fits_its_bound(letter: str) -> None:
         for index in range(MAX_DRAINING)
     ]
     for _ in range(3):
-        draft = Draft(observed=world.observe(), settings=SETTINGS, now=world.now, token="")
-        for kind in KINDS:
-            draft.condition(kind, False, "PreRunningDeadlineExceeded", letter * 100_000)
-        before, world.document["status"] = world.status, draft.decide().status
+        before, world.document["status"] = world.status, fill_conditions(world, letter)
         check_is_stored(world.status)
         assert len(world.status["snapshots"]) == 3
         for condition in world.status["conditions"]:

@@ -27,7 +27,8 @@ from datetime import UTC, datetime
 
 from dataset_operator.api import DATA_WORKERS, NODE_LOST
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.observed import Document, Pod, parse_time
+from dataset_operator.documents import Document, parse_time
+from dataset_operator.observed import Pod
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Drain
 from dataset_operator.plan.ray_cluster import LOST_SECONDS

@@ -41,7 +41,8 @@ from dataset_operator.autoscaling.signals import (
     WorkerCounters,
     stuck_after_seconds,
 )
-from dataset_operator.observed import Pod, Progress, parse_time
+from dataset_operator.documents import parse_time
+from dataset_operator.observed import Pod, Progress
 from dataset_operator.plan.data_workers.chosen_policy import decide_by, restore_memory, save_memory
 from dataset_operator.plan.data_workers.draining import (
     ask_for,
@@ -165,7 +166,8 @@ def _remember(draft: Draft, now: float) -> Memory:
     saved = draft.status.get("scaling")
     if saved is None or "sinceTime" not in saved:
         return Memory(since=now)
-    seen = draft.observed.status.get("trainer", {}).get("lastUpdateTime")
+    trainer = draft.observed.status.trainer
+    seen = trainer.last_update_time if trainer else None
     seen_at = parse_time(seen).timestamp() if seen else -math.inf  # not known
     return restore_memory(saved, now, seen_at, draft.attempt)
 

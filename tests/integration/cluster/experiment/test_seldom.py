@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 from reconcile_stage import NAME, SETTINGS, Stage, play
 
+from dataset_operator.documents import Document
 from dataset_operator.errors import KubeConflict
 from dataset_operator.kube.execute import execute
 from dataset_operator.kube.observe import observe
-from dataset_operator.observed import Document
-from dataset_operator.plan import plan
+from dataset_operator.observed import Observed
+from dataset_operator.plan import decide
 from pipeline_runtime.config import KIND
 from tools.cluster.box import Box
 
@@ -79,10 +80,11 @@ def test_a_concurrent_change_of_workers_is_not_overwritten(box: Box, namespace: 
         kube, owner = stage.reconciler.kube, await stage.owner()
         document = await stage.child(KIND, NAME)
         reconciler = stage.reconciler
+        known = Observed(document=document, settings=SETTINGS)
         observed, jobs = await observe(
-            kube, reconciler.connect, reconciler.source, document, reconciler.seal
+            kube, reconciler.connect, reconciler.source, known, reconciler.seal
         )
-        decision = plan(observed, SETTINGS, stage.reconciler.now(), "")
+        decision = decide(observed, reconciler.now())
         assert decision.patches
 
         assert observed.ray_cluster is not None

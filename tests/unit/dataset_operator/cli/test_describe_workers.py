@@ -14,7 +14,7 @@ from dataset_operator import api
 from dataset_operator.autoscaling import interface as law
 from dataset_operator.cli.describe import build_summary, wrap_line
 from dataset_operator.cli.workers import explain_workers
-from dataset_operator.observed import format_time
+from dataset_operator.documents import format_time
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEED = (

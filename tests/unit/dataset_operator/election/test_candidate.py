@@ -14,10 +14,10 @@ from clocks import Clock
 from facts import assert_told
 from kubernetes.aio.client import ApiClient, Configuration
 
+from dataset_operator.documents import Document
 from dataset_operator.election.candidate import Candidate, Leases, build_identity
 from dataset_operator.election.elector import Elector, Terms
 from dataset_operator.kube.client import KubeClient
-from dataset_operator.observed import Document
 from dataset_operator.telemetry.metrics import OperatorMetrics
 from dataset_operator.telemetry.probes import answering
 from dataset_operator.telemetry.watched import Watched

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from clocks import Clock
 
+from dataset_operator.documents import Document
 from dataset_operator.kube.remembering import RememberingKube
-from dataset_operator.observed import Document
 
 POLICY = ("NetworkPolicy", "team", "clicks-1")
 SECRET = ("Secret", "team", "clicks-1-token")

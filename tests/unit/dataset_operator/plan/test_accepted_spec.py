@@ -12,7 +12,7 @@ from property_tests import examples
 from world import SEAL, UID, World, running
 
 from dataset_operator.api import SEAL_ANNOTATION
-from dataset_operator.observed import Document
+from dataset_operator.documents import Document
 from dataset_operator.sealing import VALID
 
 BAD_EDIT = {"backoffLimit": -1}

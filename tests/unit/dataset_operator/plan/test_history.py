@@ -11,7 +11,7 @@ from world import World, build_document, running
 from dataset_operator.api import HISTORY_ANNOTATION
 from dataset_operator.builders.history_writers import MAX_PAYLOAD_BYTES, fit_payload, is_store
 from dataset_operator.observed import Refusal
-from dataset_operator.plan import plan
+from dataset_operator.plan import decide
 from dataset_operator.settings import OperatorSettings, parse_settings
 
 KEPT = parse_settings({"runtimeImage": "runtime:1", "storageRoot": "s3://bucket/team/"})
@@ -105,10 +105,11 @@ def test_a_pod_that_the_api_server_refuses_is_not_waited_for() -> None:
     world.end_job("SUCCEEDED")
     world.step()
     refusal = Refusal(message="exceeded quota: pods", is_invalid=False)
-    said = plan(replace(world.observe(), refusal=refusal), world.settings, world.now, "")
-    assert said.status["history"]["state"] == "Failed"
-    assert "exceeded quota" in said.status["history"]["message"]
-    assert ("RayCluster", world.owner.ray_cluster) in said.delete
+    decision = decide(replace(world.observe(), refusal=refusal), world.now)
+    status = decision.status.to_document()
+    assert status["history"]["state"] == "Failed"
+    assert "exceeded quota" in status["history"]["message"]
+    assert ("RayCluster", world.owner.ray_cluster) in decision.delete
 
 
 def test_an_operator_that_died_between_the_status_and_the_deletion_asks_for_no_second() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from world import World, build_document, running
 
-from dataset_operator.plan.readings import MAX_EXPRESSION_CHARS
+from dataset_operator.readings import MAX_EXPRESSION_CHARS
 
 BROKEN = {
     "spec.dataset.where": {"dataset": {"parquet": {"uri": "t/"}, "where": "day >="}},

@@ -11,11 +11,12 @@ from facts import assert_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from property_tests import examples
-from world import SETTINGS, World, build_document, running
+from world import World, build_document, running
 
 from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS
-from dataset_operator.observed import Refusal, parse_time
-from dataset_operator.plan import plan
+from dataset_operator.documents import parse_time
+from dataset_operator.observed import Refusal
+from dataset_operator.plan import decide
 from dataset_operator.plan.attempt import backoff_seconds
 from dataset_operator.plan.outcome import Stop
 
@@ -345,16 +346,15 @@ def test_a_head_that_wanted_memory_is_told_from_a_lost_cluster() -> None:
         else pod
         for pod in observed.pods
     ]
-    decision = plan(
+    decision = decide(
         replace(observed, pods=tuple(killed), ray_reachable=False, job=None),
-        SETTINGS,
         world.now + timedelta(seconds=9),
-        "",
     )
-    [training] = [c for c in decision.status["conditions"] if c["type"] == TRAINING]
-    assert training["reason"] == "Retrying"
-    assert "(OutOfMemory)" in training["message"]
-    assert_told(training["message"], "… head-0 … spec.head.resources.limits.memory")
+    training = decision.status.find(TRAINING)
+    assert training is not None
+    assert training.reason == "Retrying"
+    assert "(OutOfMemory)" in training.message
+    assert_told(training.message, "… head-0 … spec.head.resources.limits.memory")
 
 
 def test_time_to_live_deletes_a_finished_experiment() -> None:

@@ -8,7 +8,7 @@ from world import UID, World, build_document
 
 from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.names import Owner
-from dataset_operator.plan.readings import Readings
+from dataset_operator.readings import Readings
 from pipeline_runtime.config import RuleSet
 from pipeline_runtime.config.identity.run_hash import hash_config
 from pipeline_runtime.config.reading.validation import _validate

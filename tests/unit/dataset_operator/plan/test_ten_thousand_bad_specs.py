@@ -18,8 +18,8 @@ from large_specs import SHAPES, count_values
 from world import SETTINGS, UID, World, build_document
 
 from dataset_operator.observed import Observed
-from dataset_operator.plan import plan
-from dataset_operator.plan.readings import MAX_EXPRESSION_CHARS, Readings
+from dataset_operator.plan import decide
+from dataset_operator.readings import MAX_EXPRESSION_CHARS, Readings
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import DatasetExperiment, ExperimentStatus, ManifestError
 from pipeline_runtime.config.introspect import walk_fields
@@ -113,7 +113,7 @@ def check_operator(document: dict[str, Any], verdict: Verdict) -> None:
     metadata = {**document["metadata"], "namespace": "team", "uid": UID, "generation": 1}
     document = {**document, "metadata": metadata}
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    status = plan(Observed(document=document), SETTINGS, now, "token").status
+    status = decide(Observed(document=document, settings=SETTINGS), now).status.to_document()
     found = find_condition(status, "Accepted")
     assert found is not None
     if found["reason"] != "InvalidSpec":
@@ -159,7 +159,7 @@ def test_the_work_for_a_large_valid_spec_grows_with_its_size(shape: str) -> None
     for _ in range(2):  # create the cluster, then compare it with the wanted one
         observed = world.observe()
         with counting() as calls:
-            plan(observed, SETTINGS, world.now, "token", world.readings)
+            decide(observed, world.now)
         assert calls.total < most
         world.step()
     assert world.condition("Accepted") == ("True", "ValidSpec")

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from facts import assert_told
-from world import SETTINGS, World, build_document, running
+from world import World, build_document, running
 
 from dataset_operator.api import CLUSTER_READY, TRAINERS
 from dataset_operator.cli.describe import build_summary
 from dataset_operator.cli.next_steps import advise
-from dataset_operator.observed import Progress, Refusal, format_time
-from dataset_operator.plan import plan
+from dataset_operator.documents import format_time
+from dataset_operator.observed import Progress, Refusal
+from dataset_operator.plan import decide
 from dataset_operator.plan.ray_cluster import SILENCE_SECONDS
 
 FORBIDDEN = Refusal(message='networkpolicies "clicks" is forbidden', is_invalid=False)
@@ -79,9 +80,9 @@ def test_a_refused_object_is_reported_until_it_exists() -> None:
     policy = next(n for n, child in world.children.items() if child["kind"] == "NetworkPolicy")
     kept = world.children.pop(policy)
     for _ in range(3):  # as `Reconciler` does: a write fails, and it plans again
-        world.document["status"] = world.decide().status
-        said = plan(replace(world.observe(), refusal=FORBIDDEN), SETTINGS, world.now, "")
-        world.document["status"] = said.status
+        world.document["status"] = world.decide().status.to_document()
+        said = decide(replace(world.observe(), refusal=FORBIDDEN), world.now)
+        world.document["status"] = said.status.to_document()
         world.events += [f"{event.type} {event.reason}" for event in said.events]
         assert world.condition("ClusterReady") == ("True", "OwnedObjectRefused")
         assert FORBIDDEN.message in str(world.status["conditions"])
@@ -213,7 +214,7 @@ def test_an_idle_kuberay_is_reported_after_a_minute() -> None:
 
     def without_pods() -> str:
         seen = replace(world.observe(), pods=())
-        world.document["status"] = plan(seen, world.settings, world.now, "").status
+        world.document["status"] = decide(seen, world.now).status.to_document()
         return str(
             next(c["message"] for c in world.status["conditions"] if c["type"] == CLUSTER_READY)
         )

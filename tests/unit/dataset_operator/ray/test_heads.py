@@ -10,10 +10,11 @@ import pytest
 from world import SETTINGS, World, running
 
 from dataset_operator.api import HEAD, RAY_CLUSTER_LABEL, ROLE_LABEL, TOKEN_KEY
+from dataset_operator.documents import Document
 from dataset_operator.errors import RayRefused, RayUnreachable
 from dataset_operator.kube.remembering import RememberingKube
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document, Job
+from dataset_operator.observed import Job
 from dataset_operator.ray.head_requests import MAX_PAUSE_SECONDS, Heads
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.scheduling.passes import Passes, Trigger

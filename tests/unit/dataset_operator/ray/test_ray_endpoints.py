@@ -11,6 +11,7 @@ from dataset_operator.errors import RayUnreachable
 from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.observe import observe
 from dataset_operator.names import Owner
+from dataset_operator.observed import Observed
 from dataset_operator.ray.endpoints import (
     DirectEndpoint,
     ProxyEndpoint,
@@ -180,7 +181,8 @@ def look(server: Server) -> list[str]:
     document = {"kind": "DatasetExperiment", "metadata": metadata, "spec": {}, "status": {}}
     kube: Any = server
     source: Any = None
-    asyncio.run(observe(kube, connect, source, document, Seal.generate()))
+    known = Observed(document=document, settings=SETTINGS)
+    asyncio.run(observe(kube, connect, source, known, Seal.generate()))
     return asked
 
 

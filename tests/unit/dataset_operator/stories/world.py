@@ -16,6 +16,7 @@ from typing import Any
 from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.frozen import thaw
+from dataset_operator.documents import format_time
 from dataset_operator.kube.observe import drop_unsealed, find_accepted, find_broken_seals
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
@@ -27,15 +28,15 @@ from dataset_operator.observed import (
     Progress,
     Refusal,
     Scaling,
-    format_time,
 )
-from dataset_operator.plan import plan
+from dataset_operator.plan import decide
 from dataset_operator.plan.outcome import Decision, Drain, KeepLog, Stop, Submit
 from dataset_operator.plan.pod_rules import find_refusal
-from dataset_operator.plan.readings import Readings
 from dataset_operator.plan.scaling_log import find_log_job
+from dataset_operator.readings import Readings
 from dataset_operator.sealing import KEY_BYTES, Seal
 from dataset_operator.settings import OperatorSettings, parse_settings
+from dataset_operator.shapes import parse_status
 from dataset_operator.status import find_condition
 from pipeline_runtime.config import API_VERSION, KIND
 
@@ -114,9 +115,13 @@ class World:
             document["metadata"]["finalizers"] = [FINALIZER]
         owner, cluster, children = self.owner, self.ray_cluster, copy.deepcopy(self.children)
         sealed = (cluster, children.get(owner.accepted))
-        accepted, is_sealed = find_accepted(owner, self.status, children, self.seal)
+        status = parse_status(self.status)
+        accepted, is_sealed = find_accepted(owner, status, children, self.seal)
         return Observed(
             document=document,
+            settings=self.settings,
+            fresh_token="fresh-token",
+            readings=self.readings or Readings(),
             accepted=accepted,
             is_accepted_sealed=is_sealed,
             rendered=thaw(cluster, owner.uid, self.seal) if cluster else None,
@@ -267,20 +272,20 @@ class World:
     def decide(self) -> Decision:
         """Plan like a pass does: again if a dry run refuses the new object."""
         observed = self.observe()
-        decision = plan(observed, self.settings, self.now, "fresh-token", self.readings)
+        decision = decide(observed, self.now)
         if decision.trial is not None:
             judged = not self.is_older
             refusal = find_refusal(self.owner, self.settings, decision.trial) if judged else None
             refusal = refusal or self.refused
             if refusal is not None:
                 observed = replace(observed, refusal=refusal)
-                decision = plan(observed, self.settings, self.now, "fresh-token", self.readings)
+                decision = decide(observed, self.now)
         return decision.seal(self.seal)
 
     def crash(self, *, after_drain: bool = False, after_apply: bool = False) -> None:
         """Run a pass of an operator that is killed after the status, the drain or the applies."""
         decision = self.decide()
-        self.document["status"] = decision.status
+        self.document["status"] = decision.status.to_document()
         if after_drain and decision.drain is not None:
             self.drains.append(decision.drain)
         for child in decision.apply if after_apply else ():
@@ -302,7 +307,7 @@ class World:
         return (self.document, self.ray_cluster, self.jobs, self.finalizer, self.children)
 
     def _carry_out(self, decision: Decision) -> None:
-        self.document["status"] = decision.status
+        self.document["status"] = decision.status.to_document()
         self.finalizer = decision.has_finalizer
         is_refused = bool(decision.patches) and self.num_conflicts > 0
         self.num_conflicts -= is_refused

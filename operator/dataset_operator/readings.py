@@ -15,8 +15,8 @@ from functools import cached_property
 from typing import Any
 
 from dataset_operator.builders.frozen import hash_cluster_side
+from dataset_operator.documents import Document
 from dataset_operator.names import Owner
-from dataset_operator.observed import Document
 from dataset_operator.sealing import compute_digest
 from pipeline_runtime.config import (
     DatasetExperiment,
