@@ -72,7 +72,7 @@ def decide(observed: Observed, now: datetime) -> Decision:
         if _apply(rule, draft):
             break
     _apply(usage.account, draft)
-    _apply(kept_rows.say_materialized, draft)
+    _apply(kept_rows.report_materialized, draft)
     return compose_decision(draft.situation)
 
 

@@ -31,7 +31,7 @@ from dataset_operator.observed import OUTPUT_PHASES, Job, Pod, Progress
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
 from dataset_operator.plan.outcome import Submit
-from dataset_operator.plan.progress import take_progress
+from dataset_operator.plan.progress import record_progress
 from dataset_operator.status import find_condition
 
 # Exit codes of `lastmile run` after which another attempt would fail in the same way.
@@ -57,7 +57,7 @@ def judge_job(draft: Draft) -> bool:
     draft.look_again(PERIOD_SECONDS if is_running else POLL_SECONDS)
     if job is None:
         return False  # Ray did not answer, or the job has to be submitted again
-    take_progress(draft, job)
+    draft.take(record_progress(draft.situation, job))
     if job.status == "SUCCEEDED":
         run = draft.status["run"]
         message = f"run {run} is complete after attempt {draft.attempt}"

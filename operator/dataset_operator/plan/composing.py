@@ -59,3 +59,8 @@ def complete_status(situation: Situation) -> ExperimentStatus:
     status = situation.status
     about = {"observed_generation": situation.observed.generation, "phase": derive_phase(status)}
     return fit_status(status.model_copy(update=about))
+
+
+def is_status_new(situation: Situation) -> bool:
+    """Return whether the status, as decided so far, differs from the observed one."""
+    return complete_status(situation).to_document() != situation.observed.status.to_document()

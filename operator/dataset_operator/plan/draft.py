@@ -16,7 +16,6 @@ from dataset_operator.builders.children import build_service_account
 from dataset_operator.documents import Document
 from dataset_operator.names import Owner
 from dataset_operator.observed import Observed
-from dataset_operator.plan.composing import complete_status
 from dataset_operator.plan.outcome import (
     Action,
     Apply,
@@ -286,11 +285,6 @@ class Draft:
         staying = workers.pop("drainingTo", None)
         known = {} if staying is None else {"desiredReplicas": staying}
         self.status["dataWorkers"] = {**workers, **known}
-
-    @property
-    def is_status_new(self) -> bool:
-        situation = self.situation
-        return complete_status(situation).to_document() != self.observed.status.to_document()
 
 
 def _freeze(value: Any) -> Any:

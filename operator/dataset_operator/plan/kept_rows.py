@@ -16,36 +16,35 @@ from dataset_operator.api import (
     MATERIALIZED,
     NOT_REPORTED,
 )
-from dataset_operator.documents import Document
-from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import Verdict, set_condition
+from pipeline_runtime.config import MaterializationStatus
 
 
-def say_materialized(draft: Draft) -> None:
-    """Set the condition at the end of a pass; `take_progress` has recorded the report."""
-    steps = draft.experiment.spec.pipeline if draft.experiment else ()
+def report_materialized(situation: Situation) -> Verdict | None:
+    """Set the condition at the end of a pass; `record_progress` has recorded the report."""
+    experiment, kept = situation.judged.experiment, situation.status.materialization
+    steps = experiment.spec.pipeline if experiment else ()
     if all(step.kind != "materialize" for step in steps):
-        return
-    kept: Document | None = draft.status.get("materialization")
-    is_active = draft.submission is not None
-    if kept is None and not is_active and draft.reason(MATERIALIZED) is None:
-        return  # no attempt has begun, or it ended under an older operator
-    if kept is None or (draft.is_true(COMPLETE) and not _is_complete(kept)):
+        return None
+    is_active = situation.submission is not None
+    if kept is None and not is_active and situation.reason(MATERIALIZED) is None:
+        return None  # no attempt has begun, or it ended under an older operator
+    if kept is None or (situation.status.is_true(COMPLETE) and not _is_complete(kept)):
         message = "no attempt has reported yet which rows are kept"
-        draft.condition(MATERIALIZED, None, NOT_REPORTED, message, tells=False)
-        return
-    done, needed = kept["completePartitions"], kept["partitions"]
-    where = f"{kept['catalog']}.{kept['table']}"
-    counts = f"{done} of {needed} partitions are in {where}"
+        return set_condition(MATERIALIZED, None, NOT_REPORTED, message, is_recorded=False)
+    done, needed = kept.complete_partitions, kept.partitions
+    counts = f"{done} of {needed} partitions are in {kept.catalog}.{kept.table}"
     if _is_complete(kept):
-        reason = HIT if kept["state"] == "Hit" else COMPUTED
-        draft.condition(MATERIALIZED, True, reason, f"{counts} at snapshot {kept['snapshotId']}")
-    elif is_active:
-        others = f"attempt {draft.attempt} computes the others"
-        draft.condition(MATERIALIZED, False, COMPUTING, f"{counts}; {others}")
-    else:
-        others = "the next attempt computes the others"
-        draft.condition(MATERIALIZED, False, INCOMPLETE, f"{counts}; {others}")
+        reason = HIT if kept.state == "Hit" else COMPUTED
+        message = f"{counts} at snapshot {kept.snapshot_id}"
+        return set_condition(MATERIALIZED, True, reason, message)
+    if is_active:
+        message = f"{counts}; attempt {situation.attempt} computes the others"
+        return set_condition(MATERIALIZED, False, COMPUTING, message)
+    message = f"{counts}; the next attempt computes the others"
+    return set_condition(MATERIALIZED, False, INCOMPLETE, message)
 
 
-def _is_complete(kept: Document) -> bool:
-    return "snapshotId" in kept and kept["completePartitions"] >= kept["partitions"]
+def _is_complete(kept: MaterializationStatus) -> bool:
+    return kept.snapshot_id is not None and kept.complete_partitions >= kept.partitions

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TypeVar
 
-from dataset_operator.documents import parse_time
 from dataset_operator.observed import CatalogTables, Job, Progress, WrittenTable
-from dataset_operator.plan.draft import Draft
-from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import NOTHING, Verdict, change, look_again
+from pipeline_runtime.config import (
+    MetricStatus,
+    OutputStatus,
+    SnapshotStatus,
+    StatusModel,
+    TrainerStatus,
+)
 
+M = TypeVar("M", bound=StatusModel)
 UPDATE_SECONDS = 30.0
 # While the job runs: the last evaluation and checkpoint follow after the last row.
 _MOST_PERCENT = 99
@@ -27,89 +34,84 @@ MAX_SNAPSHOTS_BYTES = 2 << 10
 _MAX_PLAIN = 1e15
 
 
-def take_progress(draft: Draft, job: Job) -> None:
+def record_progress(situation: Situation, job: Job) -> Verdict:
     """Record the progress that the driver reports; a job that succeeded is at 100 %."""
-    before = dict(draft.status)
-    trainer, output = draft.status.get("trainer", {}), draft.status.get("output", {})
-    progress = draft.observed.progress
+    progress, status = situation.observed.progress, situation.status
+    before = status.trainer or TrainerStatus()
     if job.status == "SUCCEEDED":
-        known: dict[str, Any] = {"progressPercent": 100, "estimatedRemainingSeconds": 0}
+        known = TrainerStatus(progress_percent=100, estimated_remaining_seconds=0)
         table, tables = job.table, job.tables
-    elif progress is not None and _is_time(draft, trainer):
-        known, table, tables = build_trainer(progress), progress.table, progress.tables
+    elif progress is None:
+        return NOTHING
+    elif (left := _find_pause(situation, before)) > 0:
+        return look_again(left)
     else:
-        return
-    draft.status |= build_tables(tables)
-    shown = trainer | known
-    if draft.is_writing:
-        shown.pop("productionWaitPercent", None)  # its driver always waits for rows
+        known, table, tables = build_trainer(progress), progress.table, progress.tables
+    trainer, output = _update(before, known), status.output
+    if situation.is_writing:
+        trainer = trainer.change(production_wait_percent=None)  # its driver always waits for rows
         if table is not None and table.phase != "Spooling":
-            shown.pop("samplesPerSecond", None)  # of the spool
-        if written := output | build_output(table):
-            draft.status["output"] = written
-    if shown != trainer or draft.status != before:
-        draft.status["trainer"] = shown | {"lastUpdateTime": draft.stamp()}
+            trainer = trainer.change(samples_per_second=None)  # of the spool
+        if table is not None:
+            output = _update(output or OutputStatus(), build_output(table))
+    recorded = change(output=output) + _record_tables(tables)
+    if trainer == before and situation.after(recorded).status == status:
+        return recorded
+    return recorded + change(trainer=trainer.change(last_update_time=situation.stamp))
 
 
-def _is_time(draft: Draft, before: dict[str, Any]) -> bool:
-    """Return whether the next write is due; if not, schedule a pass for when it is."""
-    told = before.get("lastUpdateTime")
-    left = draft.until(parse_time(told), UPDATE_SECONDS) if told else 0.0
-    if left > 0:
-        draft.look_again(left)
-    return left <= 0
+def _find_pause(situation: Situation, before: TrainerStatus) -> float:
+    """Return the seconds until the next write is due; not positive if it is."""
+    written = before.last_update_time
+    return situation.until(written, UPDATE_SECONDS) if written else 0.0
 
 
-def build_trainer(progress: Progress) -> dict[str, Any]:
+def _update(before: M, known: M) -> M:
+    """Return a part of the status with the values that are known now."""
+    values = {name: getattr(known, name) for name in known.model_fields_set}
+    return before.change(**{name: value for name, value in values.items() if value is not None})
+
+
+def build_trainer(progress: Progress) -> TrainerStatus:
     """Build `status.trainer` from the known values: integers, and decimals as strings."""
     ratio, seconds, rate = progress.ratio, progress.remaining_seconds, progress.samples_per_second
-    fields = {
-        "progressPercent": None if ratio is None else min(_MOST_PERCENT, int(100 * ratio)),
-        "estimatedRemainingSeconds": None if seconds is None else math.ceil(seconds),
-        "samplesPerSecond": None if rate is None else format_decimal(rate, _RATE_DIGITS),
-        "productionWaitPercent": _percent(progress.production_wait_ratio),
-        "gpuUtilizationPercent": _percent(progress.gpu_utilization_ratio),
-    }
-    trainer: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    if progress.metrics:
-        trainer["metrics"] = [
-            {"name": name, "value": format_decimal(value, _METRIC_DIGITS)}
-            for name, value in sorted(progress.metrics.items())
-        ]
-    return trainer
+    metrics = tuple(
+        MetricStatus(name=name, value=format_decimal(value, _METRIC_DIGITS))
+        for name, value in sorted(progress.metrics.items())
+    )
+    trainer = TrainerStatus(
+        progress_percent=None if ratio is None else min(_MOST_PERCENT, int(100 * ratio)),
+        estimated_remaining_seconds=None if seconds is None else math.ceil(seconds),
+        samples_per_second=None if rate is None else format_decimal(rate, _RATE_DIGITS),
+        production_wait_percent=_percent(progress.production_wait_ratio),
+        gpu_utilization_percent=_percent(progress.gpu_utilization_ratio),
+    )
+    return trainer.change(metrics=metrics or None)
 
 
-def build_output(table: WrittenTable | None) -> dict[str, Any]:
+def build_output(table: WrittenTable) -> OutputStatus:
     """Build `status.output` from the known values."""
-    if table is None:
-        return {}
-    fields = {
-        "rows": table.rows,
-        "files": table.files,
-        "bytes": table.num_bytes,
-        "partitions": table.partitions,
-        "completePartitions": table.complete_partitions,
-        "snapshotId": table.snapshot_id,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
+    return OutputStatus().change(
+        rows=table.rows,
+        files=table.files,
+        bytes=table.num_bytes,
+        partitions=table.partitions,
+        complete_partitions=table.complete_partitions,
+        snapshot_id=table.snapshot_id,
+    )
 
 
-def build_tables(tables: CatalogTables) -> dict[str, Any]:
-    """Build `status.snapshots` and `status.materialization`, those of them that are known."""
-    found: dict[str, Any] = {}
-    kept, room = [], MAX_SNAPSHOTS_BYTES
-    for snapshot in map(_dump, tables.snapshots):
-        room -= len(json.dumps(snapshot, ensure_ascii=False).encode())
+def _record_tables(tables: CatalogTables) -> Verdict:
+    """Record the Iceberg tables, those of them that are known."""
+    kept: list[SnapshotStatus] = []
+    room = MAX_SNAPSHOTS_BYTES
+    for snapshot in tables.snapshots:
+        room -= len(json.dumps(snapshot.to_document(), ensure_ascii=False).encode())
         kept += [snapshot] if room >= 0 else []
-    if kept:
-        found["snapshots"] = kept
+    verdict = change(snapshots=tuple(kept)) if kept else NOTHING
     if tables.materialization is not None:
-        found["materialization"] = _dump(tables.materialization)
-    return found
-
-
-def _dump(model: SnapshotStatus | MaterializationStatus) -> dict[str, Any]:
-    return model.model_dump(by_alias=True, exclude_none=True)
+        verdict += change(materialization=tables.materialization)
+    return verdict
 
 
 def _percent(ratio: float | None) -> int | None:

@@ -13,14 +13,19 @@ starts from the sums in the status, so nothing counts twice.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dataset_operator.api import DATA_WORKERS, TRAINERS, Role
-from dataset_operator.documents import Document, format_time, parse_time
+from dataset_operator.api import DATA_WORKERS, TRAINERS
+from dataset_operator.documents import format_time, parse_time
 from dataset_operator.observed import Pod, Progress
-from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.composing import is_status_new
+from dataset_operator.plan.outcome import DeleteSelf
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import NOTHING, Verdict, change, look_again
 from dataset_operator.settings import Prices
+from pipeline_runtime.config import AccountedStatus, UsageStatus
 
 UPDATE_SECONDS = 60
 # After a longer gap it is not known when missing pods ended, nor how busy the GPUs were: the driver
@@ -65,39 +70,41 @@ class _Span:
         return _seconds(self.start, self.end) <= WATCHED_SECONDS
 
 
-def account(draft: Draft) -> None:
+def account(situation: Situation) -> Verdict | None:
     """Add the usage since the last account to the status, if a write is due."""
-    if draft.experiment is None or "run" not in draft.status or draft.delete_self:
-        return
-    usage: Document = draft.status.get("usage") or {}
-    span = _look(draft, usage.get("accounted") or {})
+    is_running = situation.judged.experiment is not None and situation.status.run is not None
+    if not is_running or situation.will(DeleteSelf):
+        return None
+    usage = situation.status.usage or UsageStatus()
+    span = _look(situation, usage.accounted)
     if span is None or not span.is_used:
-        return
-    left = draft.until(span.start, UPDATE_SECONDS)
-    if not usage or left <= 0 or span.has_fewer or draft.is_status_new:
-        draft.status["usage"] = _add(draft, usage, span)
-        left = UPDATE_SECONDS
-    if span.trainers.now or span.workers.now:
-        draft.look_again(left)
+        return None
+    left, verdict = situation.until(span.start, UPDATE_SECONDS), NOTHING
+    is_new = situation.status.usage is None
+    if is_new or left <= 0 or span.has_fewer or is_status_new(situation):
+        verdict, left = change(usage=_add(situation, usage, span)), UPDATE_SECONDS
+    return verdict + look_again(left) if span.trainers.now or span.workers.now else verdict
 
 
-def _look(draft: Draft, before: Document) -> _Span | None:
+def _look(situation: Situation, before: AccountedStatus | None) -> _Span | None:
     """Measure the span until now; None if the last account lies ahead of this clock."""
-    start = parse_time(before.get("time") or draft.status["startTime"])
-    end = parse_time(draft.stamp())  # whole seconds, like the times of pods
+    start = parse_time(before.time if before else situation.start_time)
+    end = parse_time(situation.stamp)  # whole seconds, like the times of pods
     if end < start:
         return None
+    pods = situation.observed.pods
+    trainers, workers = (before.trainers, before.data_workers) if before else (0, 0)
     return _Span(
         start=start,
         end=end,
-        trainers=_measure(draft, TRAINERS, before.get("trainers", 0), (start, end)),
-        workers=_measure(draft, DATA_WORKERS, before.get("dataWorkers", 0), (start, end)),
+        trainers=_measure([pod for pod in pods if pod.role == TRAINERS], trainers, (start, end)),
+        workers=_measure([pod for pod in pods if pod.role == DATA_WORKERS], workers, (start, end)),
     )
 
 
-def _measure(draft: Draft, role: Role, before: int, span: tuple[datetime, datetime]) -> _Held:
+def _measure(pods: Sequence[Pod], before: int, span: tuple[datetime, datetime]) -> _Held:
     start, end = span
-    pods = [pod for pod in draft.observed.pods if pod.role == role and pod.scheduled is not None]
+    pods = [pod for pod in pods if pod.scheduled is not None]
     parts = [_seconds(max(start, pod.scheduled or end), _left_at(pod, end)) for pod in pods]
     # A pod of this span may be one of the pods before. A replacement that came within the span is
     # taken for the pod that it replaced, so that both together are not counted twice.
@@ -122,36 +129,34 @@ def _seconds(start: datetime, end: datetime) -> int:
     return int((end - start).total_seconds())
 
 
-def _add(draft: Draft, usage: Document, span: _Span) -> Document:
-    per_trainer = _count_gpus(draft, usage)
+def _add(situation: Situation, usage: UsageStatus, span: _Span) -> UsageStatus:
+    per_trainer = _count_gpus(situation, usage.accounted)
     gpus = span.trainers.seconds * per_trainer
-    share = _find_idle_share(draft.observed.progress) if span.is_watched else None
-    rest = float((usage.get("accounted") or {}).get("gpuIdleRemainderSeconds", 0)) + gpus * (
-        share or 0.0
-    )
+    share = _find_idle_share(situation.observed.progress) if span.is_watched else None
+    before = float(usage.accounted.gpu_idle_remainder_seconds) if usage.accounted else 0.0
+    rest = before + gpus * (share or 0.0)
     idle = math.floor(round(rest, _REST_DIGITS))
-    sums = {
-        "gpuSeconds": usage.get("gpuSeconds", 0) + gpus,
-        "gpuMeasuredSeconds": usage.get("gpuMeasuredSeconds", 0) + (0 if share is None else gpus),
-        "gpuIdleSeconds": usage.get("gpuIdleSeconds", 0) + idle,
-        "dataWorkerSeconds": usage.get("dataWorkerSeconds", 0) + span.workers.seconds,
-    }
-    accounted = {
-        "time": format_time(span.end),
-        "trainers": span.trainers.now,
-        "gpusPerTrainer": per_trainer,
-        "dataWorkers": span.workers.now,
-        "gpuIdleRemainderSeconds": f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
-    }
-    return {**sums, **_price(sums, draft.settings.prices), "accounted": accounted}
+    summed = UsageStatus(
+        gpu_seconds=usage.gpu_seconds + gpus,
+        gpu_measured_seconds=usage.gpu_measured_seconds + (0 if share is None else gpus),
+        gpu_idle_seconds=usage.gpu_idle_seconds + idle,
+        data_worker_seconds=usage.data_worker_seconds + span.workers.seconds,
+        accounted=AccountedStatus(
+            time=format_time(span.end),
+            trainers=span.trainers.now,
+            gpus_per_trainer=per_trainer,
+            data_workers=span.workers.now,
+            gpu_idle_remainder_seconds=f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
+        ),
+    )
+    return _price(summed, situation.settings.prices)
 
 
-def _count_gpus(draft: Draft, usage: Document) -> int:
+def _count_gpus(situation: Situation, before: AccountedStatus | None) -> int:
     """Return the GPUs of each trainer: of the cluster, or of the last account if it is gone."""
-    before: int | None = (usage.get("accounted") or {}).get("gpusPerTrainer")
-    if draft.observed.ray_cluster is None and before is not None:
-        return before
-    return 0 if draft.is_writing else draft.on_cluster.spec.trainers.gpus_per_replica
+    if situation.observed.ray_cluster is None and before is not None:
+        return before.gpus_per_trainer
+    return 0 if situation.is_writing else situation.on_cluster.spec.trainers.gpus_per_replica
 
 
 def _find_idle_share(progress: Progress | None) -> float | None:
@@ -163,11 +168,10 @@ def _find_idle_share(progress: Progress | None) -> float | None:
     return progress.production_wait_ratio
 
 
-def _price(sums: Document, prices: Prices | None) -> Document:
-    """Return the cost of the sums, by the present prices."""
+def _price(usage: UsageStatus, prices: Prices | None) -> UsageStatus:
+    """Add the cost of the sums, by the present prices."""
     if prices is None:
-        return {}
-    cost = (
-        sums["gpuSeconds"] * prices.gpu_hour + sums["dataWorkerSeconds"] * prices.data_worker_hour
-    )
-    return {"cost": f"{cost / _HOUR_SECONDS:.2f}", "currency": prices.currency}
+        return usage
+    gpus, workers = usage.gpu_seconds, usage.data_worker_seconds
+    cost = gpus * prices.gpu_hour + workers * prices.data_worker_hour
+    return usage.change(cost=f"{cost / _HOUR_SECONDS:.2f}", currency=prices.currency)

@@ -103,7 +103,7 @@ def test_a_complete_run_is_at_100_percent_with_its_last_values_and_is_written_no
 
 def test_the_end_alone_is_100_percent() -> None:
     # The last row has been read; the last evaluation and checkpoint have not been made.
-    assert build_trainer(Progress(ratio=1.0)) == {"progressPercent": 99}
+    assert build_trainer(Progress(ratio=1.0)).to_document() == {"progressPercent": 99}
 
 
 def test_a_failed_attempt_leaves_its_last_values() -> None:
@@ -241,7 +241,7 @@ LINES = st.lists(
 @given(LINES)
 def test_whatever_a_page_says_gives_a_status_that_the_api_server_takes(lines: list[str]) -> None:
     progress = parse_progress("\n".join(lines))
-    shown = build_trainer(progress or Progress())
+    shown = build_trainer(progress or Progress()).to_document()
     assert 0 <= shown.get("progressPercent", 0) <= 100
     assert 0 <= shown.get("productionWaitPercent", 0) <= 100
     assert 0 <= shown.get("estimatedRemainingSeconds", 0) < 2**53
