@@ -67,6 +67,62 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGroup:
+    """A group of workers of a RayCluster.
+
+    Attributes:
+        replicas: the wanted number of workers; None if somebody has removed it.
+        to_delete: names of the pods that KubeRay has to delete.
+    """
+
+    name: str
+    replicas: int | None = None
+    to_delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFailure:
+    """KubeRay cannot create pods, such as under a quota; `since` is None if it is not known."""
+
+    message: str
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The RayCluster of an experiment.
+
+    Attributes:
+        document: the whole object, for the builders that compare or patch it.
+        is_going: True if it was deleted, and still exists.
+        is_suspended: True if it has no pods; `spec.suspend` belongs to a queue, not to us.
+        queue: the Kueue queue that admits it.
+        made_from: hash of the part of the spec that it was made from; None if not known.
+        trainers: the number of trainers and the GPUs of each; None if not known.
+        is_handled: True if KubeRay has written its status.
+        failure: why KubeRay cannot create its pods; None if it can.
+        service: name of the head's Service; None if not known.
+    """
+
+    document: Mapping[str, Any]
+    uid: str
+    created: datetime | None = None
+    is_going: bool = False
+    is_suspended: bool = False
+    queue: str | None = None
+    made_from: str | None = None
+    trainers: tuple[int, int] | None = None
+    groups: tuple[WorkerGroup, ...] = ()
+    is_handled: bool = False
+    failure: ReplicaFailure | None = None
+    service: str | None = None
+
+    def find_group(self, role: Role) -> WorkerGroup | None:
+        """Return the group of a role; None if somebody has removed it."""
+        return next((group for group in self.groups if group.name == role), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenTable:
     """The table that a run writes, so far; None: not known.
 
@@ -253,7 +309,7 @@ class Observed:
     readings: Readings = field(default_factory=Readings)
     accepted: Mapping[str, Any] | None = None
     is_accepted_sealed: bool = False
-    ray_cluster: Mapping[str, Any] | None = None
+    cluster: Cluster | None = None
     rendered: Document | None = None
     broken_seals: tuple[str, ...] = ()
     has_token: bool = False
@@ -284,6 +340,11 @@ class Observed:
         """Time of the deletion request; None if there is none."""
         text = self.document["metadata"].get("deletionTimestamp")
         return parse_time(text) if text else None
+
+    @property
+    def ray_cluster(self) -> Mapping[str, Any] | None:
+        """The RayCluster's document, for rules that are not converted yet."""
+        return self.cluster.document if self.cluster else None
 
     @cached_property
     def status(self) -> ExperimentStatus:

@@ -101,7 +101,8 @@ def set_condition(
     since = before.last_transition_time if before and is_same else format_time(now)
     new = new.model_copy(update={"observed_generation": generation, "last_transition_time": since})
     others = [known for known in status.conditions if known.type != new.type]
-    return status.model_copy(update={"conditions": tuple(sorted([*others, new], key=_place))})
+    conditions = sorted([*others, new], key=lambda condition: place_condition(condition.type))
+    return status.model_copy(update={"conditions": tuple(conditions)})
 
 
 def fit_message(message: str, kind: str = "") -> str:
@@ -140,8 +141,8 @@ def _num_bytes(value: Any) -> int:
     return len(json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")) - 2
 
 
-def _place(condition: Condition) -> int:
-    kind = condition.type
+def place_condition(kind: str) -> int:
+    """Return the place of a type of condition in a status."""
     return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
 
 

@@ -105,13 +105,12 @@ def freeze(
     return {**cluster, "metadata": frozen}
 
 
-def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
+def thaw_trainers(numbers: tuple[int, int] | None, wanted: Trainers) -> Trainers:
     """Return the wanted trainers, with the numbers of trainers and GPUs of an existing cluster.
 
-    The wanted numbers are kept if the cluster's annotation is missing, as on one that an older
-    operator made, or was edited.
+    Args:
+        numbers: from `read_trainers`; None: the wanted numbers are kept.
     """
-    numbers = read_trainers(cluster)
     if numbers is None:
         return wanted
     made = dict(zip(("replicas", "gpus_per_replica"), numbers, strict=True))
@@ -120,7 +119,10 @@ def thaw_trainers(cluster: Mapping[str, Any], wanted: Trainers) -> Trainers:
 
 
 def read_trainers(cluster: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the trainers of a cluster and the GPUs of each; None without a valid annotation."""
+    """Return the trainers of a cluster and the GPUs of each; None without a valid annotation.
+
+    A cluster that an older operator made, or that was edited, has none.
+    """
     text = (cluster["metadata"].get("annotations") or {}).get(TRAINERS_ANNOTATION) or ""
     found = _TRAINERS.fullmatch(text)
     return None if found is None else (int(found[1]), int(found[2]))

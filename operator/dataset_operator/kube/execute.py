@@ -71,9 +71,8 @@ def _uid_of(observed: Observed, kind: str) -> str:
     if kind == "Pod":
         assert observed.history_pod is not None
         return observed.history_pod.uid
-    assert observed.ray_cluster is not None
-    uid: str = observed.ray_cluster["metadata"]["uid"]
-    return uid
+    assert observed.cluster is not None
+    return observed.cluster.uid
 
 
 async def _emit(kube: Kube, observed: Observed, events: Sequence[Event]) -> None:

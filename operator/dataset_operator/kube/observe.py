@@ -18,17 +18,19 @@ from dataset_operator.api import (
     TOKEN_KEY,
     WRITING,
 )
-from dataset_operator.builders.frozen import read_trainers, thaw
+from dataset_operator.builders.frozen import thaw
 from dataset_operator.documents import Document, parse_time
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.groups import GROUPS
 from dataset_operator.kube.client import Kube
+from dataset_operator.kube.clusters import parse_cluster
 from dataset_operator.kube.head_pods import find_head_address
 from dataset_operator.kube.past import find_history_pod, look_back
 from dataset_operator.kube.pods import keep_member
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
     CatalogTables,
+    Cluster,
     Happened,
     Job,
     Observed,
@@ -73,15 +75,16 @@ async def observe(
     selector = f"{RAY_CLUSTER_LABEL}={owner.ray_cluster}"
     found = await kube.list_objects("Pod", owner.namespace, selector, keep_member)
     pods = [parse_pod(pod) for pod in found]
-    jobs = _reach(connect, owner, cluster, token, found)
+    ours = parse_cluster(cluster) if cluster and _is_owned(cluster, owner) else None
+    jobs = _reach(connect, owner, ours, token, found)
     job, failure = await _ask(jobs, known)
     is_running = job is not None and job.status == "RUNNING"
     history_pod = await find_history_pod(kube, owner, status)
     is_pending = status.history is not None and status.history.state == PENDING
     is_to_be_kept = is_pending and history_pod is None
     reading = Reading()
-    if is_running and jobs is not None and cluster is not None:
-        reading = await source.read(_build_run(jobs, owner, cluster, pods, status))
+    if is_running and jobs is not None and ours is not None:
+        reading = await source.read(_build_run(jobs, owner, ours, pods, status))
     there = [child for child in (cluster, secret, *children.values()) if child is not None]
     foreign = {_name(child) for child in there if not _is_owned(child, owner)}
     if secret is not None and token is None:
@@ -91,7 +94,7 @@ async def observe(
         known,
         accepted=accepted,
         is_accepted_sealed=is_accepted_sealed,
-        ray_cluster=cluster if cluster and _is_owned(cluster, owner) else None,
+        cluster=ours,
         rendered=thaw(cluster, owner.uid, seal) if cluster else None,
         broken_seals=find_broken_seals(owner, (cluster, children.get(owner.accepted)), seal),
         has_token=token is not None,
@@ -115,9 +118,9 @@ async def observe(
 
 
 def _build_run(
-    jobs: RayJobs, owner: Owner, cluster: Document, pods: list[Pod], status: ExperimentStatus
+    jobs: RayJobs, owner: Owner, cluster: Cluster, pods: list[Pod], status: ExperimentStatus
 ) -> Run:
-    trainers, gpus = read_trainers(cluster) or (None, 0)
+    trainers, gpus = cluster.trainers or (None, 0)
     assert status.submission is not None  # its job runs
     return Run(
         owner=owner,
@@ -174,14 +177,13 @@ def _read_token(secret: Document | None) -> str | None:
 def _reach(
     connect: Connect,
     owner: Owner,
-    cluster: Document | None,
+    cluster: Cluster | None,
     token: str | None,
     pods: list[Document],
 ) -> RayJobs | None:
-    if token is None or cluster is None or not _is_owned(cluster, owner):
+    if token is None or cluster is None:
         return None
-    service = cluster.get("status", {}).get("head", {}).get("serviceName")
-    return connect(owner, token, service, find_head_address(cluster, pods))
+    return connect(owner, token, cluster.service, find_head_address(cluster.document, pods))
 
 
 async def _look_beside(

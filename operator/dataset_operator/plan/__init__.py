@@ -17,7 +17,7 @@ same decision, so a pass can be interrupted and repeated.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from dataset_operator.observed import Observed
 from dataset_operator.plan import (
@@ -34,31 +34,57 @@ from dataset_operator.plan.data_workers import draining, scale_requests, scaling
 from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Decision
 from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import NOTHING
 
-RULES = (
-    ending.release_deleted,
-    keeping_history.settle,
-    ending.refuse_invalid,
-    ending.keep_finished,
-    ending.start_changed_run,
-    ending.remember_accepted,
-    ending.suspend,
-    ending.enforce_deadlines,
-    ray_cluster.watch_ray,
-    draining.forget_lost_cluster,
-    ray_cluster.yield_to_queue,
-    ray_cluster.recover_lost,
-    ray_cluster.replace_changed,
-    attempt.judge_job,
-    ray_cluster.ensure_children,
-    draining.go_on_draining,
-    scaling.keep_below_most,
-    scale_requests.apply_request,
-    ray_cluster.wait_for_pods,
-    scaling.scale_workers,
-    scaling_log.keep_log,
-    attempt.submit,
+
+class Stage(NamedTuple):
+    """Rules that are independent of each other: each sees what the stages before decided."""
+
+    name: str
+    rules: tuple[Any, ...]
+
+
+STAGES = (
+    # A deleted experiment has no future: nothing else matters once it is going.
+    Stage("deletion", (ending.release_deleted,)),
+    # Until the history of a cluster is stored, the cluster must stay as it is.
+    Stage("history", (keeping_history.settle,)),
+    # Every later rule works with the experiment that runs, which this one resolves.
+    Stage("validity", (ending.refuse_invalid,)),
+    # A finished run may be continued, which the next stage must know to start no new one.
+    Stage("finished runs", (ending.keep_finished,)),
+    # The accepted spec and all objects are those of the run that is the present one from here on.
+    Stage("changed runs", (ending.start_changed_run,)),
+    # A suspended run has no deadlines, and the clock of a resumed one starts again.
+    Stage("suspension", (ending.remember_accepted, ending.suspend)),
+    # A run that is too late ends, whatever its cluster does.
+    Stage("deadlines", (ending.enforce_deadlines,)),
+    # A queue that takes the cluster back causes the loss of its head, which is then no failure.
+    Stage(
+        "queue",
+        (ray_cluster.watch_ray, draining.forget_lost_cluster, ray_cluster.yield_to_queue),
+    ),
+    # An attempt whose cluster is lost has failed; its successor gets the changed cluster.
+    Stage("losses", (ray_cluster.recover_lost,)),
+    # A cluster that is to be replaced is not completed or corrected first.
+    Stage("replacement", (ray_cluster.replace_changed,)),
+    # An attempt that has ended may end the run, and then nothing is created for it.
+    Stage("job", (attempt.judge_job,)),
+    # The number of data workers is changed in a cluster that exists and is as it was rendered.
+    Stage("objects", (ray_cluster.ensure_children,)),
+    # These four all patch the number of data workers, and a pass has one such patch: first the
+    # drain that was begun, then the bound, then the user, then the autoscaling policy.
+    Stage("drain", (draining.go_on_draining,)),
+    Stage("bound", (scaling.keep_below_most,)),
+    Stage("request", (scale_requests.apply_request,)),
+    # Nothing is scaled or submitted before the pods are ready; they are reported after the patches.
+    Stage("pods", (ray_cluster.wait_for_pods,)),
+    Stage("autoscaling", (scaling.scale_workers,)),
+    # The decisions of the autoscaling policy are stored once they are known.
+    Stage("jobs", (scaling_log.keep_log, attempt.submit)),
 )
+# They account for every pass, whichever stage ended it.
+CLOSING = Stage("accounts", (usage.account, kept_rows.report_materialized))
 
 
 def decide(observed: Observed, now: datetime) -> Decision:
@@ -68,16 +94,19 @@ def decide(observed: Observed, now: datetime) -> Decision:
         now: the time in UTC, with its time zone set.
     """
     draft = Draft(base=Situation.begin(observed, now))
-    for rule in RULES:
-        if _apply(rule, draft):
+    for stage in STAGES:
+        if _apply(stage, draft):
             break
-    _apply(usage.account, draft)
-    _apply(kept_rows.report_materialized, draft)
+    _apply(CLOSING, draft)
     return compose_decision(draft.situation)
 
 
-def _apply(rule: Any, draft: Draft) -> bool:
-    """Apply a rule of either form; return whether it ends the pass."""
-    if rule.__code__.co_varnames[0] == "draft":
-        return bool(rule(draft))
-    return draft.take(rule(draft.situation))
+def _apply(stage: Stage, draft: Draft) -> bool:
+    """Apply rules of either form; return whether they end the pass."""
+    ends, situation, whole = False, draft.situation, NOTHING
+    for rule in stage.rules:
+        if rule.__code__.co_varnames[0] == "draft":
+            ends |= bool(rule(draft))
+        else:
+            whole += rule(situation) or NOTHING
+    return draft.take(whole) or ends

@@ -32,7 +32,7 @@ def release_cluster(situation: Situation, *, deletes: bool = True) -> Verdict:
     if workers := situation.status.data_workers:
         workers = forget_drain(workers).change(current_replicas=0, ready_replicas=0)
         verdict += change(data_workers=workers)
-    if deletes and situation.observed.ray_cluster is not None:
+    if deletes and situation.observed.cluster is not None:
         verdict += act(Delete("RayCluster", situation.owner.ray_cluster))
     return verdict
 

@@ -67,7 +67,7 @@ def release_deleted(situation: Situation) -> Verdict | None:
     unknown = observed.job is None and not observed.ray_reachable
     may_run = unknown if observed.job is None else observed.job.is_active
     soon = look_again(min(STOP_POLL_SECONDS, left))
-    if submission and observed.ray_cluster is not None and may_run and left > 0:
+    if submission and observed.cluster is not None and may_run and left > 0:
         stop = act(Stop(submission_id=submission.id))
         return Verdict(has_finalizer=True, ends=True) + stop + soon
     released = Verdict(has_finalizer=False, ends=True)
@@ -227,7 +227,7 @@ def start_changed_run(situation: Situation) -> Verdict | None:
         if stopping := stop_driver(situation):
             return stopping
         may_run = situation.submission is not None and (job is None or job.is_active)
-        if may_run and situation.observed.ray_cluster is not None:
+        if may_run and situation.observed.cluster is not None:
             # The driver could not be asked to stop.
             released = release_cluster(situation) + look_again(STOP_POLL_SECONDS) + END
     return released + _begin_run(situation.after(released))
@@ -297,7 +297,7 @@ def suspend(situation: Situation) -> Verdict | None:
 def stop_driver(situation: Situation) -> Verdict | None:
     """Ask the driver to stop, and end the pass; None if there is nothing to wait for any more."""
     submission, observed = situation.submission, situation.observed
-    if submission is None or observed.ray_cluster is None:
+    if submission is None or observed.cluster is None:
         return None
     if observed.job is not None and not observed.job.is_active:
         return None

@@ -79,16 +79,16 @@ def settle(situation: Situation) -> Verdict | None:
 
 def hold(situation: Situation) -> tuple[bool, Verdict]:
     """Return whether the cluster must stay for its history; begin to store it if necessary."""
-    history, cluster = _read(situation.status), situation.observed.ray_cluster
+    history, cluster = _read(situation.status), situation.observed.cluster
     if history.state == PENDING:
         is_held, verdict = _go_on(situation, history)
-    elif cluster is None or "deletionTimestamp" in cluster["metadata"]:
+    elif cluster is None or cluster.is_going:
         return False, NOTHING
     else:
-        uid, attempt = cluster["metadata"]["uid"], situation.attempt
-        if (history.ray_cluster_uid, history.attempt) == (uid, attempt):
+        attempt = situation.attempt
+        if (history.ray_cluster_uid, history.attempt) == (cluster.uid, attempt):
             return False, NOTHING  # it is stored, or cannot be
-        new = HistoryStatus(ray_cluster_uid=uid, attempt=attempt, time=situation.stamp)
+        new = HistoryStatus(ray_cluster_uid=cluster.uid, attempt=attempt, time=situation.stamp)
         is_held, verdict = _begin(situation, new)
     if is_held and has_finalizer(situation):
         # Without the finaliser, a deletion would remove everything before the pod has written.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 
-from dataset_operator.api import CLUSTER_HASH_ANNOTATION, TRAINING, WRITING
+from dataset_operator.api import TRAINING, WRITING
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.frozen import thaw_trainers
 from dataset_operator.documents import format_time, parse_time
@@ -24,7 +25,7 @@ from dataset_operator.plan.verdict import (
 )
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.shapes import parse_status
-from dataset_operator.status import forget_future, set_condition
+from dataset_operator.status import forget_future, place_condition, set_condition
 from pipeline_runtime.config import (
     Condition,
     DatasetExperiment,
@@ -77,12 +78,15 @@ class Situation:
         )
 
     def after(self, verdict: Verdict) -> Situation:
-        """Return the situation that the next rule sees."""
+        """Return the situation that the next rule sees.
+
+        Events get a fixed order, since the rules of one stage have none.
+        """
         kept = tuple(known for known in self.status.conditions if known.type not in verdict.clears)
         cleared = {"conditions": kept} if len(kept) < len(self.status.conditions) else {}
         status = self.status.change(**cleared, **verdict.fields)
         events = list(self.events)
-        for new in verdict.conditions:
+        for new in sorted(verdict.conditions, key=lambda new: place_condition(new.type)):
             before = status.find(new.type)
             is_new = before is None or (before.status, before.reason) != (new.status, new.reason)
             if is_new and new.is_recorded:
@@ -97,7 +101,7 @@ class Situation:
             has_finalizer=self.has_finalizer if holds is None else holds,
             judged=verdict.judged or self.judged,
             actions=self.actions + verdict.actions,
-            events=(*events, *verdict.events),
+            events=(*events, *sorted(verdict.events, key=attrgetter("reason", "message"))),
             again_seconds=min(soon, default=None),
             memory=verdict.memory or self.memory,
             is_decided=self.is_decided or verdict.ends,
@@ -180,10 +184,10 @@ class Situation:
 
         An edit of the number of trainers takes effect with the next cluster.
         """
-        cluster, spec = self.observed.ray_cluster, self.running.spec
+        cluster, spec = self.observed.cluster, self.running.spec
         if cluster is None or spec.output:
             return self.running
-        trainers = thaw_trainers(cluster, spec.trainers)
+        trainers = thaw_trainers(cluster.trainers, spec.trainers)
         if trainers == spec.trainers:
             return self.running
         spec = spec.model_copy(update={"trainers": trainers})
@@ -204,13 +208,10 @@ class Situation:
     @property
     def is_cluster_changed(self) -> bool:
         """Return whether the present cluster was made from another spec."""
-        cluster = self.observed.ray_cluster
-        if cluster is None:
+        cluster = self.observed.cluster
+        if cluster is None or cluster.made_from is None:
             return False
-        made_from = (cluster["metadata"].get("annotations") or {}).get(CLUSTER_HASH_ANNOTATION)
-        if made_from is None:
-            return False
-        return bool(made_from != self.specs.read_again(self.cluster_spec).cluster_hash)
+        return cluster.made_from != self.specs.read_again(self.cluster_spec).cluster_hash
 
     # --- what was decided -----------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ def _add(situation: Situation, usage: UsageStatus, span: _Span) -> UsageStatus:
 
 def _count_gpus(situation: Situation, before: AccountedStatus | None) -> int:
     """Return the GPUs of each trainer: of the cluster, or of the last account if it is gone."""
-    if situation.observed.ray_cluster is None and before is not None:
+    if situation.observed.cluster is None and before is not None:
         return before.gpus_per_trainer
     return 0 if situation.is_writing else situation.on_cluster.spec.trainers.gpus_per_replica
 

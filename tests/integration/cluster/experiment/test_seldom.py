@@ -87,8 +87,8 @@ def test_a_concurrent_change_of_workers_is_not_overwritten(box: Box, namespace: 
         decision = decide(observed, reconciler.now())
         assert decision.patches
 
-        assert observed.ray_cluster is not None
-        seen = dict(observed.ray_cluster)
+        assert observed.cluster is not None
+        seen = dict(observed.cluster.document)
         # A user's write between a pass's observation and its patch.
         written = write_number(seen, 3)
         await kube.patch("RayCluster", namespace, owner.ray_cluster, written)

@@ -11,7 +11,7 @@ from facts import assert_told
 from world import World, build_document, running
 
 from dataset_operator.api import TRAINERS, TRAINERS_ANNOTATION
-from dataset_operator.builders.frozen import thaw_trainers
+from dataset_operator.builders.frozen import read_trainers, thaw_trainers
 from dataset_operator.observed import Progress, Refusal
 from dataset_operator.plan.attempt import backoff_seconds
 from dataset_operator.plan.outcome import Submit
@@ -114,7 +114,9 @@ def test_a_cluster_that_does_not_say_its_trainers_has_those_that_are_wanted(
     annotations: dict[str, str] | None,
 ) -> None:
     wanted = Trainers(replicas=2)
-    assert thaw_trainers({"metadata": {"annotations": annotations}}, wanted) == wanted
+    assert (
+        thaw_trainers(read_trainers({"metadata": {"annotations": annotations}}), wanted) == wanted
+    )
 
 
 def test_in_order_another_number_of_ranks_is_another_run() -> None:

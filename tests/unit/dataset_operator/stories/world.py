@@ -17,6 +17,7 @@ from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.frozen import thaw
 from dataset_operator.documents import format_time
+from dataset_operator.kube.clusters import parse_cluster
 from dataset_operator.kube.observe import drop_unsealed, find_accepted, find_broken_seals
 from dataset_operator.names import Owner
 from dataset_operator.observed import (
@@ -128,7 +129,7 @@ class World:
             broken_seals=find_broken_seals(owner, sealed, self.seal),
             children=drop_unsealed(owner, children, self.seal),
             foreign=self.foreign,
-            ray_cluster=copy.deepcopy(self.ray_cluster),
+            cluster=parse_cluster(copy.deepcopy(cluster)) if cluster else None,
             has_token=self.has_token,
             pods=tuple(self._pods()),
             ray_reachable=ready,
