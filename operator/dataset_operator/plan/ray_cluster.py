@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dataset_operator.api import (
@@ -36,15 +36,31 @@ from dataset_operator.builders.children import (
 from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
-from dataset_operator.documents import Document, parse_time
+from dataset_operator.documents import Document
+from dataset_operator.observed import Pod
 from dataset_operator.plan.accepted import name_broken_seal
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
-from dataset_operator.plan.draft import Draft
+from dataset_operator.plan.cluster_objects import create_missing_account, release_cluster
 from dataset_operator.plan.ending import POLL_SECONDS, stop_driver
 from dataset_operator.plan.keeping_history import find_history_uri
+from dataset_operator.plan.outcome import Apply, Create, Patch, Trial
 from dataset_operator.plan.pod_rules import find_forbidden
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import (
+    ATTEMPT_OVER,
+    END,
+    NOTHING,
+    Verdict,
+    act,
+    change,
+    clear_fields,
+    look_again,
+    record_event,
+    set_condition,
+)
 from dataset_operator.quota import explain_quota
 from dataset_operator.status import find_condition, fit_message
+from pipeline_runtime.config import WorkerStatus
 
 # Waiting pods may cause no event for minutes.
 WAIT_SECONDS = 30.0
@@ -56,44 +72,38 @@ COLLISION_SECONDS = 60.0
 SILENCE_SECONDS = 60.0
 
 
-def watch_ray(draft: Draft) -> bool:
+def watch_ray(situation: Situation) -> Verdict:
     """Record since when a ready head has not answered; until it does, no progress is known."""
-    head = draft.observed.head
-    if draft.observed.ray_reachable or head is None or not head.ready:
-        draft.forget("unreachableTime")
-    else:
-        draft.status.setdefault("unreachableTime", draft.stamp())
-        draft.look_again(POLL_SECONDS)
-    return False
+    head = situation.observed.head
+    if situation.observed.ray_reachable or head is None or not head.ready:
+        return clear_fields("unreachable_time")
+    since = situation.status.unreachable_time or situation.stamp
+    return change(unreachable_time=since) + look_again(POLL_SECONDS)
 
 
-def yield_to_queue(draft: Draft) -> bool:
+def yield_to_queue(situation: Situation) -> Verdict | None:
     """End the attempt without a failure if a queue takes its cluster back.
 
     The next attempt resumes once the queue admits the cluster again and this driver has ended.
     """
-    submission, cluster, job = draft.submission, draft.observed.ray_cluster, draft.observed.job
-    if submission is None or cluster is None:
-        return False
-    if not is_suspended(cluster) and draft.reason(draft.work) != WAITING_FOR_QUEUE:
-        return False
+    cluster, job = situation.observed.ray_cluster, situation.observed.job
+    if situation.submission is None or cluster is None:
+        return None
+    is_reclaimed = is_suspended(cluster)
+    if not is_reclaimed and situation.reason(situation.work) != WAITING_FOR_QUEUE:
+        return None
     if job is not None and job.status == "SUCCEEDED":
-        return False  # it ended before the queue took the cluster back: `judge_job` handles it
-    heads = {pod.uid: pod for pod in draft.observed.pods if pod.role == HEAD}
-    head = heads.get(submission["headPodUid"])
-    if head is not None and (head.ends is None or draft.until(head.ends, LOST_SECONDS) > 0):
-        if head.ends is None and not is_suspended(cluster):
-            return False  # admitted again before KubeRay noticed the suspension
+        return None  # it ended before the queue took the cluster back: `judge_job` handles it
+    head = _find_head(situation)
+    if head is not None and not is_on_lost_node(situation, head):
+        if head.ends is None and not is_reclaimed:
+            return None  # admitted again before KubeRay noticed the suspension
         message = "a queue reclaims the cluster: the driver saves its state and ends"
-        draft.condition(draft.work, False, WAITING_FOR_QUEUE, message)
-        draft.look_again(POLL_SECONDS)
-        _is_queued(draft)
-        return True
-    draft.forget("submission")
-    draft.has_finalizer = False
-    message = f"a queue reclaimed the cluster of attempt {draft.attempt}; the next attempt resumes"
-    draft.condition(draft.work, False, WAITING_FOR_QUEUE, message)
-    return False
+        reclaimed = set_condition(situation.work, False, WAITING_FOR_QUEUE, message)
+        return reclaimed + _report_queued(situation) + look_again(POLL_SECONDS) + END
+    attempt = situation.attempt
+    message = f"a queue reclaimed the cluster of attempt {attempt}; the next attempt resumes"
+    return ATTEMPT_OVER + set_condition(situation.work, False, WAITING_FOR_QUEUE, message)
 
 
 def is_suspended(cluster: Mapping[str, Any]) -> bool:
@@ -101,307 +111,282 @@ def is_suspended(cluster: Mapping[str, Any]) -> bool:
     return bool(cluster.get("spec", {}).get("suspend"))
 
 
-def recover_lost(draft: Draft) -> bool:
+def is_on_lost_node(situation: Situation, pod: Pod) -> bool:
+    """Return whether a pod outlives its grace period, as only a pod on a lost node does."""
+    return pod.ends is not None and situation.until(pod.ends, LOST_SECONDS) <= 0
+
+
+def _find_head(situation: Situation) -> Pod | None:
+    """Return the head that the present attempt was submitted to; None if it is gone."""
+    submission = situation.submission
+    heads = {pod.uid: pod for pod in situation.observed.pods if pod.role == HEAD}
+    return heads.get(submission.head_pod_uid) if submission else None
+
+
+def recover_lost(situation: Situation) -> Verdict | None:
     """Fail the attempt if its head, its cluster or its token, which Ray requires, is gone."""
-    cluster, submission = draft.observed.ray_cluster, draft.submission
-    if cluster is not None and not draft.observed.has_token:
-        draft.release_cluster()
-        draft.look_again(WAIT_SECONDS)
-        _lose(draft, "its token's Secret is gone")
-        return True
-    if submission is None:
-        return False
-    if cluster is None:
-        return _lose(draft, "its RayCluster is gone")
-    heads = {pod.uid: pod for pod in draft.observed.pods if pod.role == HEAD}
-    head = heads.pop(submission["headPodUid"], None)
-    if head is not None and (why := blame_memory(draft, head)):
-        return fail_attempt(draft, OUT_OF_MEMORY, why)
-    if heads:
-        return _lose(draft, f"its head was replaced by {next(iter(heads.values())).name}")
-    return False
+    observed = situation.observed
+    if observed.ray_cluster is not None and not observed.has_token:
+        released = release_cluster(situation) + look_again(WAIT_SECONDS) + END
+        if situation.submission is None:
+            return released
+        return released + _lose(situation.after(released), "its token's Secret is gone")
+    if situation.submission is None:
+        return None
+    if observed.ray_cluster is None:
+        return _lose(situation, "its RayCluster is gone")
+    head = _find_head(situation)
+    if head is not None and (why := blame_memory(situation, head)):
+        return fail_attempt(situation, OUT_OF_MEMORY, why)
+    others = (pod for pod in observed.pods if pod.role == HEAD and pod != head)
+    if other := next(others, None):
+        return _lose(situation, f"its head was replaced by {other.name}")
+    return None
 
 
-def _lose(draft: Draft, why: str) -> bool:
-    if draft.submission is None:
-        return False
-    return fail_attempt(draft, CLUSTER_LOST, f"the cluster was lost: {why}")
+def _lose(situation: Situation, why: str) -> Verdict:
+    return fail_attempt(situation, CLUSTER_LOST, f"the cluster was lost: {why}")
 
 
-def replace_changed(draft: Draft) -> bool:
+def replace_changed(situation: Situation) -> Verdict | None:
     """Replace the cluster after an edit of the part of the spec that it is made from.
 
     A running attempt is stopped for it only if updatePolicy allows that, and only if the API server
     accepts the new cluster.
     """
-    observed = draft.observed
-    if draft.spec is None or not draft.is_cluster_changed or _is_going(draft):
-        return False
-    draft.trial = _render(draft)
-    if observed.refusal is not None:
-        return False
-    if draft.submission is not None:
-        has_ended = observed.job is not None and observed.job.status in ("SUCCEEDED", "FAILED")
-        if has_ended or draft.wanted.update_policy == "AfterRun":
-            return False
-        if draft.take(stop_driver(draft.situation)):
-            return True
-        draft.forget("submission")
-        draft.has_finalizer = False
-    draft.release_cluster()
+    job = situation.observed.job
+    if situation.spec is None or not situation.is_cluster_changed or _is_going(situation):
+        return None
+    replaced = act(Trial(_render(situation)))
+    if situation.observed.refusal is not None:
+        return replaced
+    if situation.submission is not None:
+        has_ended = job is not None and job.status in ("SUCCEEDED", "FAILED")
+        if has_ended or situation.wanted.update_policy == "AfterRun":
+            return replaced
+        if stopping := stop_driver(situation):
+            return replaced + stopping
+        replaced += ATTEMPT_OVER
     message = "the spec that the cluster is made from was edited"
-    draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
-    draft.look_again(WAIT_SECONDS)
-    return True
+    creating = set_condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
+    return replaced + release_cluster(situation) + creating + look_again(WAIT_SECONDS) + END
 
 
-def _is_going(draft: Draft) -> bool:
+def _is_going(situation: Situation) -> bool:
     """Return whether the previous cluster is still being deleted.
 
-    KubeRay would take its pods for pods of the next cluster. A pod that outlives its grace period
-    is on a lost node and may stay for ever, so nothing waits for it.
+    KubeRay would take its pods for pods of the next cluster. A pod on a lost node may stay for
+    ever, so nothing waits for it.
     """
-    cluster = draft.observed.ray_cluster
+    cluster = situation.observed.ray_cluster
     if cluster is not None:
         return "deletionTimestamp" in cluster["metadata"]
-    return any(
-        pod.ends is None or draft.until(pod.ends, LOST_SECONDS) > 0 for pod in draft.observed.pods
-    )
+    return not all(is_on_lost_node(situation, pod) for pod in situation.observed.pods)
 
 
-def _render(draft: Draft) -> Document:
+def _render(situation: Situation) -> Document:
     """Build the cluster from the present spec, with the last number of data workers of this run."""
+    spec, settings = situation.cluster_spec, situation.settings
     source = ClusterInput(
-        owner=draft.owner,
-        spec=draft.cluster_spec,
-        settings=draft.settings,
-        spec_hash=draft.read_again(draft.cluster_spec).cluster_hash,
-        history_uri=find_history_uri(draft.situation, draft.cluster_spec),
+        owner=situation.owner,
+        spec=spec,
+        settings=settings,
+        spec_hash=situation.specs.read_again(spec).cluster_hash,
+        history_uri=find_history_uri(situation, spec),
     )
-    first = draft.settings.data_worker_replicas or draft.cluster_spec.data_workers.min_replicas
-    workers = draft.status.get("dataWorkers", {}).get("desiredReplicas", first)
-    labels = draft.observed.document["metadata"].get("labels")
-    return build_ray_cluster(source, workers, labels)
+    known = situation.status.data_workers
+    wanted = known.desired_replicas if known else None
+    if wanted is None:
+        wanted = settings.data_worker_replicas or spec.data_workers.min_replicas
+    labels = situation.observed.document["metadata"].get("labels")
+    return build_ray_cluster(source, wanted, labels)
 
 
-def ensure_children(draft: Draft) -> bool:
+def ensure_children(situation: Situation) -> Verdict:
     """Create missing objects and undo edits by hand; what already runs keeps running."""
-    observed, owner = draft.observed, draft.owner
-    cluster = observed.ray_cluster
-    if observed.foreign and (cluster is None or _find_wrong(draft)):
-        return _refuse_collision(draft)
-    if _is_going(draft):
+    cluster, foreign = situation.observed.ray_cluster, situation.observed.foreign
+    wrong = act(*map(Apply, _find_wrong(situation)))
+    if foreign and (cluster is None or wrong.actions):
+        # Foreign objects that have the names of ours are neither changed nor used.
+        message = (
+            f"{', '.join(foreign)} in this namespace: not this experiment's, or damaged; delete "
+            "it, or rename the experiment"
+        )
+        collision = set_condition(CLUSTER_READY, False, NAME_COLLISION, message, warns=True)
+        return collision + look_again(COLLISION_SECONDS) + END
+    if _is_going(situation):
         message = "the previous cluster is still being deleted"
-        draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
-        draft.look_again(WAIT_SECONDS)
-        return True
+        going = set_condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
+        return going + look_again(WAIT_SECONDS) + END
+    wrong += create_missing_account(situation)
     if cluster is None:
-        return _make_cluster(draft)
-    if not observed.has_token:
-        draft.create.append(build_token_secret(owner, draft.token))
-    draft.create += draft.find_missing_account()
-    draft.apply += _find_wrong(draft)
-    draft.status["gpus"] = draft.on_cluster.spec.num_gpus
-    if draft.spec is not None:
-        _correct(draft, cluster)
-    return False
-
-
-def _correct(draft: Draft, cluster: Mapping[str, Any]) -> None:
-    """Undo edits by hand, unless the rendered spec is unknown or is not allowed any more."""
-    rendered, workers = draft.observed.rendered, draft.cluster_spec.data_workers
-    patch = correct(cluster, rendered, workers)
-    if broken := name_broken_seal(draft.situation, "RayCluster"):
-        draft.not_corrected = f"{broken} has annotations that the operator did not write"
-    elif patch is not None and rendered is not None:
-        made = {"kind": "RayCluster", "spec": rendered}
-        if why := find_forbidden(draft.owner, draft.settings, made):
-            draft.not_corrected = f"it was created with fields that are no longer allowed: {why}"
-            patch = correct(cluster, None, workers)
+        return _create_cluster(situation, wrong) + look_again(WAIT_SECONDS) + END
+    patch, _ = _find_correction(situation, cluster)
     if patch is not None:
-        draft.patches.append(("RayCluster", draft.owner.ray_cluster, patch))
+        wrong += act(Patch("RayCluster", situation.owner.ray_cluster, patch))
         message = "the RayCluster was changed to match the spec"
-        draft.tell(CLUSTER_CORRECTED, message, is_outcome=True)
+        wrong += record_event(CLUSTER_CORRECTED, message, is_outcome=True)
+    return wrong + change(gpus=situation.on_cluster.spec.num_gpus)
 
 
-def _refuse_collision(draft: Draft) -> bool:
-    """Report foreign objects that have the names of ours; they are neither changed nor used."""
-    names = ", ".join(draft.observed.foreign)
-    message = (
-        f"{names} in this namespace: not this experiment's, or damaged; delete it, or rename the "
-        "experiment"
-    )
-    draft.condition(CLUSTER_READY, False, NAME_COLLISION, message, warns=True)
-    draft.look_again(COLLISION_SECONDS)
-    return True
+def _create_cluster(situation: Situation, others: Verdict) -> Verdict:
+    """Create the cluster and the objects beside it, unless the API server refuses the cluster."""
+    observed, owner, cluster = situation.observed, situation.owner, _render(situation)
+    trial = act(Trial(cluster))
+    if observed.refusal is not None:
+        message = f"the API server refuses the RayCluster: {observed.refusal.message}"
+        return trial + set_condition(CLUSTER_READY, False, CLUSTER_REFUSED, message, warns=True)
+    is_token_missing = not observed.has_token
+    token = [Create(build_token_secret(owner, observed.fresh_token))] if is_token_missing else []
+    created = trial + act(*token) + others + act(Create(cluster))
+    created += change(ray_cluster_name=owner.ray_cluster)
+    if situation.reason(CLUSTER_READY) == CLUSTER_REFUSED:
+        return created  # an object may be refused again
+    message = "the cluster is being created"
+    return created + set_condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
 
 
-def _make_cluster(draft: Draft) -> bool:
-    cluster = draft.trial = _render(draft)
-    draft.look_again(WAIT_SECONDS)
-    if refusal := draft.observed.refusal:
-        message = f"the API server refuses the RayCluster: {refusal.message}"
-        draft.condition(CLUSTER_READY, False, CLUSTER_REFUSED, message, warns=True)
-        return True
-    if not draft.observed.has_token:
-        draft.create.append(build_token_secret(draft.owner, draft.token))
-    draft.create += draft.find_missing_account()
-    draft.apply += _find_wrong(draft)
-    draft.create.append(cluster)
-    draft.status["rayClusterName"] = draft.owner.ray_cluster
-    if draft.reason(CLUSTER_READY) != CLUSTER_REFUSED:  # an object may be refused again
-        draft.condition(CLUSTER_READY, False, CLUSTER_CREATING, "the cluster is being created")
-    return True
+def _find_correction(
+    situation: Situation, cluster: Mapping[str, Any]
+) -> tuple[Document | None, str]:
+    """Return the patch that undoes edits by hand, and why some of them stay; "" if none do.
+
+    Only the number of data workers is corrected if the rendered spec is unknown or is not allowed
+    any more, and nothing if the wanted spec is invalid.
+    """
+    if situation.spec is None:
+        return None, ""
+    rendered, workers = situation.observed.rendered, situation.cluster_spec.data_workers
+    patch = correct(cluster, rendered, workers)
+    if broken := name_broken_seal(situation, "RayCluster"):
+        return patch, f"{broken} has annotations that the operator did not write"
+    if patch is not None and rendered is not None:
+        made = {"kind": "RayCluster", "spec": rendered}
+        if why := find_forbidden(situation.owner, situation.settings, made):
+            why = f"it was created with fields that are no longer allowed: {why}"
+            return correct(cluster, None, workers), why
+    return patch, ""
 
 
-def _find_wrong(draft: Draft) -> list[Document]:
+def _find_wrong(situation: Situation) -> list[Document]:
     """Build the owned objects that are missing or differ from what they should be."""
-    owner, there = draft.owner, draft.observed.children
+    owner, there = situation.owner, situation.observed.children
     guards = [
-        build_network_policy(owner, draft.settings.network),
-        *build_disruption_budgets(owner, draft.on_cluster.spec),
+        build_network_policy(owner, situation.settings.network),
+        *build_disruption_budgets(owner, situation.on_cluster.spec),
     ]
     wrong = [g for g in guards if not is_as_built(there.get(g["metadata"]["name"]), g)]
-    run, run_hash = draft.status["run"], draft.status["runHash"]
+    run, run_hash = situation.run, situation.status.run_hash
+    assert run_hash is not None  # every run has one
     # Immutable: it keeps the spec that the run began with, also after an edit during the run.
-    if owner.config_map(run, run_hash) not in there and not draft.is_run_changed:
-        wrong.append(build_config_map(owner, run, run_hash, draft.build_config()))
+    if owner.config_map(run, run_hash) not in there and not situation.is_run_changed:
+        manifest = situation.specs.build_manifest(situation.running.spec)
+        wrong.append(build_config_map(owner, run, run_hash, manifest))
     return wrong
 
 
-def wait_for_pods(draft: Draft) -> bool:
+def wait_for_pods(situation: Situation) -> Verdict:
     """Wait until the head, all trainers and one data worker are ready, which is enough to begin."""
-    trainers = draft.on_cluster.spec.num_trainers
-    needed: dict[Role, int] = {HEAD: 1, TRAINERS: trainers, DATA_WORKERS: 1}
-    short = [role for role, number in needed.items() if draft.observed.ready(role) < number]
-    _count_workers(draft)
-    if draft.submission is None and draft.is_rank_count_wrong:
-        return _wait_for_ranks(draft)
-    if not short:
-        _say_up(draft)
-        return False
-    if _is_queued(draft):
-        return True
-    message = ", ".join(
-        f"{draft.observed.ready(role)} of {needed[role]} {role} ready" for role in short
-    )
-    waits = next((p.waiting for p in draft.observed.pods if p.role in short and p.waiting), "")
-    cause = _find_stuck(draft, short) or waits or _replica_failure(draft) or _find_silence(draft)
-    _say_waiting(draft, message, cause)
-    draft.look_again(WAIT_SECONDS)
-    return True
+    observed, has = situation.observed, situation.on_cluster.spec
+    assert observed.ray_cluster is not None  # ensure_children
+    needed: dict[Role, int] = {HEAD: 1, TRAINERS: has.num_trainers, DATA_WORKERS: 1}
+    short = {role: number for role, number in needed.items() if observed.ready(role) < number}
+    counted = change(data_workers=_count_workers(situation, observed.ray_cluster))
+    if situation.submission is None and situation.is_rank_count_wrong:
+        ranks, needs = has.trainers.world_size, situation.running.spec.trainers.world_size
+        message = f"the cluster has {ranks} ranks, but with preserveOrder the run needs {needs}"
+        cause = observed.refusal.message if observed.refusal else ""
+    elif not short:
+        return counted + _report_ready(situation, observed.ray_cluster)
+    elif is_suspended(observed.ray_cluster):
+        return counted + _report_queued(situation) + END
+    else:
+        parts = (
+            f"{observed.ready(role)} of {needed} {role} ready" for role, needed in short.items()
+        )
+        message, cause = ", ".join(parts), _find_cause(situation, observed.ray_cluster, short)
+    return counted + _report_waiting(situation, message, cause) + look_again(WAIT_SECONDS) + END
 
 
-def _is_queued(draft: Draft) -> bool:
-    """Return whether the cluster is suspended, and set the condition if it is."""
-    cluster = draft.observed.ray_cluster
+def _report_queued(situation: Situation) -> Verdict:
+    """Report that the cluster is suspended; nothing if it is not."""
+    cluster = situation.observed.ray_cluster
     if cluster is None or not is_suspended(cluster):
-        return False
+        return NOTHING
     queue = (cluster["metadata"].get("labels") or {}).get(KUEUE_QUEUE_LABEL)
     by = f"the queue {queue} has not admitted it" if queue else "somebody has set spec.suspend"
     message = f"the RayCluster is suspended: {by}; it starts once spec.suspend is false"
-    draft.condition(CLUSTER_READY, False, WAITING_FOR_QUEUE, message)
-    draft.look_again(WAIT_SECONDS)
-    return True
+    queued = set_condition(CLUSTER_READY, False, WAITING_FOR_QUEUE, message)
+    return queued + look_again(WAIT_SECONDS)
 
 
-def _wait_for_ranks(draft: Draft) -> bool:
-    """Wait for a cluster with the number of ranks that a run in order can resume on."""
-    has, needs = draft.on_cluster.spec.trainers, draft.running.spec.trainers
-    message = (
-        f"the cluster has {has.world_size} ranks, but with preserveOrder the run needs "
-        f"{needs.world_size}"
-    )
-    refusal = draft.observed.refusal
-    _say_waiting(draft, message, refusal.message if refusal else "")
-    draft.look_again(WAIT_SECONDS)
-    return True
-
-
-def _say_up(draft: Draft) -> None:
+def _report_ready(situation: Situation, cluster: Mapping[str, Any]) -> Verdict:
     """Report that the cluster is ready, or a problem of it that does not stop the training."""
-    refusal, is_wrong = draft.observed.refusal, draft.apply or draft.patches
-    silent_since = draft.status.get("unreachableTime")
-    if silent_since and draft.until(parse_time(silent_since), SILENCE_SECONDS) <= 0:
-        message = f"the pods are up, but Ray does not answer: {draft.observed.ray_failure}"
-        draft.condition(CLUSTER_READY, False, RAY_UNREACHABLE, message, warns=True)
-    elif refusal is not None and draft.trial is None:
+    refusal, since = situation.observed.refusal, situation.status.unreachable_time
+    if since and situation.until(since, SILENCE_SECONDS) <= 0:
+        message = f"the pods are up, but Ray does not answer: {situation.observed.ray_failure}"
+        return set_condition(CLUSTER_READY, False, RAY_UNREACHABLE, message, warns=True)
+    if refusal is not None and not situation.will(Trial):
         message = f"the cluster is up, but the API server refuses an object: {refusal.message}"
-        draft.condition(CLUSTER_READY, True, OWNED_OBJECT_REFUSED, message, warns=True)
-    elif draft.not_corrected:
-        message = f"the cluster is up, but edits by hand are not undone: {draft.not_corrected}"
-        draft.condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
-    elif not (
-        is_wrong and draft.reason(CLUSTER_READY) == OWNED_OBJECT_REFUSED
-    ):  # it is retried now
-        pods = "head and data workers" if draft.is_writing else "head, trainers and data workers"
-        draft.condition(CLUSTER_READY, True, PODS_READY, f"{pods} are up")
+        return set_condition(CLUSTER_READY, True, OWNED_OBJECT_REFUSED, message, warns=True)
+    _, not_corrected = _find_correction(situation, cluster)
+    if not_corrected:
+        message = f"the cluster is up, but edits by hand are not undone: {not_corrected}"
+        return set_condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
+    if situation.will(Apply, Patch) and situation.reason(CLUSTER_READY) == OWNED_OBJECT_REFUSED:
+        return NOTHING  # it is retried now
+    pods = "head and data workers" if situation.is_writing else "head, trainers and data workers"
+    return set_condition(CLUSTER_READY, True, PODS_READY, f"{pods} are up")
 
 
-def _say_waiting(draft: Draft, short: str, cause: str) -> None:
+def _report_waiting(situation: Situation, short: str, cause: str) -> Verdict:
     """Report that pods are not ready; warn once it is known why they do not start."""
     message = fit_message(f"{short}: {cause}" if cause else short)
-    before = find_condition(draft.status, CLUSTER_READY)
-    if before is not None and _causes(before["message"]) == _causes(message):
-        message = before["message"]  # the kubelet alternates between two words
-    draft.condition(CLUSTER_READY, False, WAITING_FOR_PODS, message, warns=bool(cause))
-    waited = before is not None and before["reason"] == WAITING_FOR_PODS
-    if waited and cause and not _names_cause(before):
-        draft.tell(WAITING_FOR_PODS, message, warns=True)
+    before = situation.status.find(CLUSTER_READY)
+    if before is not None and _identify_cause(before.message) == _identify_cause(message):
+        message = before.message  # the kubelet alternates between two words
+    waiting = set_condition(CLUSTER_READY, False, WAITING_FOR_PODS, message, warns=bool(cause))
+    waited = before is not None and before.reason == WAITING_FOR_PODS
+    if waited and cause and ": " not in before.message:
+        waiting += record_event(WAITING_FOR_PODS, message, warns=True)
+    return waiting
 
 
-def _names_cause(condition: Mapping[str, Any] | None) -> bool:
-    return condition is not None and ": " in condition["message"]
-
-
-def _causes(message: str) -> str:
+def _identify_cause(message: str) -> str:
     """Reduce a message to what identifies its cause: no numbers, one word for failed pulls."""
     words = message.replace("ImagePullBackOff", "ErrImagePull").split(": ")
     return re.sub(r"\d+", "#", ": ".join(words[:3]))
 
 
-def _find_stuck(draft: Draft, short: Sequence[Role]) -> str:
-    """Describe a pod that should be gone for long; "" if there is none.
-
-    KubeRay still counts it and creates no replacement. It may still run on a node that does not
-    answer, so a person has to decide whether to give it up.
-    """
-    for pod in draft.observed.pods:
-        is_late = pod.ends is not None and draft.until(pod.ends, LOST_SECONDS) <= 0
-        if is_late and pod.role in short:
-            command = f"kubectl delete pod {pod.name} -n {draft.owner.namespace} --force"
-            why = "does not end and its node does not answer; if the node is gone, run"
-            return f"{pod.name} {why} {command}"
+def _find_cause(situation: Situation, cluster: Mapping[str, Any], short: Collection[Role]) -> str:
+    """Return why pods of the given roles do not start; "" if nothing reports it."""
+    pods = [pod for pod in situation.observed.pods if pod.role in short]
+    if stuck := next((pod for pod in pods if is_on_lost_node(situation, pod)), None):
+        # KubeRay still counts it and creates no replacement. It may still run on a node that does
+        # not answer, so a person has to decide whether to give it up.
+        command = f"kubectl delete pod {stuck.name} -n {situation.owner.namespace} --force"
+        why = "does not end and its node does not answer; if the node is gone, run"
+        return f"{stuck.name} {why} {command}"
+    if waiting := next((pod.waiting for pod in pods if pod.waiting), ""):
+        return waiting
+    failure = find_condition(cluster.get("status") or {}, REPLICA_FAILURE)
+    if failure and failure["status"] == "True" and failure.get("message"):
+        return explain_quota(failure["message"])  # a quota or an admission policy refuses pods
+    created = cluster["metadata"].get("creationTimestamp")
+    is_ignored = created is not None and not cluster.get("status") and not situation.observed.pods
+    if is_ignored and situation.until(created, SILENCE_SECONDS) <= 0:
+        return "KubeRay does not act on the RayCluster; ask your administrator whether KubeRay runs"
     return ""
 
 
-def _replica_failure(draft: Draft) -> str:
-    """Return why KubeRay cannot create pods, such as a quota or an admission policy."""
-    cluster = draft.observed.ray_cluster
-    found = find_condition((cluster or {}).get("status") or {}, REPLICA_FAILURE)
-    return explain_quota(found.get("message", "")) if found and found["status"] == "True" else ""
-
-
-def _find_silence(draft: Draft) -> str:
-    """Describe that KubeRay ignores the cluster, if it has for long; "" if it does not."""
-    cluster = draft.observed.ray_cluster or {}
-    created = cluster.get("metadata", {}).get("creationTimestamp")
-    if created is None or cluster.get("status") or draft.observed.pods:
-        return ""
-    if draft.until(parse_time(created), SILENCE_SECONDS) > 0:
-        return ""
-    return "KubeRay does not act on the RayCluster; ask your administrator whether KubeRay runs"
-
-
-def _count_workers(draft: Draft) -> None:
-    cluster = draft.observed.ray_cluster
-    assert cluster is not None
+def _count_workers(situation: Situation, cluster: Mapping[str, Any]) -> WorkerStatus:
+    """Return `status.dataWorkers` with the present numbers."""
+    workers, observed = situation.status.data_workers or WorkerStatus(), situation.observed
     groups = cluster["spec"].get("workerGroupSpecs") or ()
     wanted = [group.get("replicas") for group in groups if group["groupName"] == DATA_WORKERS]
-    draft.status["dataWorkers"] = {
-        **draft.status.get("dataWorkers", {}),
-        "currentReplicas": sum(pod.role == DATA_WORKERS for pod in draft.observed.pods),
-        "readyReplicas": draft.observed.ready(DATA_WORKERS),
-        # If the group or its number is missing, keep the previous value: this pass restores it.
-        **({"desiredReplicas": wanted[0]} if wanted and wanted[0] is not None else {}),
-    }
+    if wanted and wanted[0] is not None:  # else this pass restores the previous number
+        workers = workers.change(desired_replicas=wanted[0])
+    return workers.change(
+        current_replicas=sum(pod.role == DATA_WORKERS for pod in observed.pods),
+        ready_replicas=observed.ready(DATA_WORKERS),
+    )

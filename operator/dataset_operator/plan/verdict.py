@@ -99,6 +99,8 @@ class Verdict:
 
 NOTHING = Verdict()
 END = Verdict(ends=True)
+# The attempt has ended, so the status has no submission, and no driver needs the finaliser.
+ATTEMPT_OVER = Verdict(fields={"submission": None}, has_finalizer=False)
 NOT_JUDGED = Judged()
 
 
