@@ -11,25 +11,26 @@ from heads import Head, Open, open_real, open_stand_in, play
 
 from dataset_operator.plan.outcome import KeepLog
 from dataset_operator.plan.scaling_log import build_entry
+from pipeline_runtime.config import DecisionInputStatus, DecisionStatus
 from pipeline_runtime.report.files.autoscaler_decisions import load_decisions
 
 RUN_ID = "0f3c6c1e-1"
 FOLDER = f"20260101T000000Z-0123456789abcdef-{RUN_ID}"
 # As `status.scaling.decisions` has it until it is kept.
-NOTED = {
-    "time": "2026-01-01T00:10:15Z",
-    "before": 4,
-    "after": 6,
-    "reason": "ScaleUpLimit",
-    "message": 'trainers\' wait: 18 % of "their" time; $(rm -rf /)',
-    "attempt": 2,
-    "logState": "Pending",
-    "inputs": [
-        {"name": "gpuUtilization", "value": "0.7"},
-        {"name": "requiredWorkers", "value": "5.812"},
-        {"name": "productionShare", "value": "0.18"},
-    ],
-}
+NOTED = DecisionStatus(
+    time="2026-01-01T00:10:15Z",
+    before=4,
+    after=6,
+    reason="ScaleUpLimit",
+    message='trainers\' wait: 18 % of "their" time; $(rm -rf /)',
+    attempt=2,
+    log_state="Pending",
+    inputs=(
+        DecisionInputStatus(name="gpuUtilization", value="0.7"),
+        DecisionInputStatus(name="requiredWorkers", value="5.812"),
+        DecisionInputStatus(name="productionShare", value="0.18"),
+    ),
+)
 
 
 @pytest.fixture(params=["stand-in", "ray"])
@@ -63,8 +64,8 @@ def test_a_job_on_the_head_keeps_decisions_and_again_it_changes_nothing(
         return
     [decision] = load_decisions(run)
     assert (decision.before, decision.after, decision.attempt) == (4, 6, 2)
-    assert decision.reason == NOTED["reason"]
-    assert decision.message == NOTED["message"]
+    assert decision.reason == NOTED.reason
+    assert decision.message == NOTED.message
     assert decision.inputs == {
         "requiredWorkers": 5.812,
         "productionShare": 0.18,

@@ -6,13 +6,20 @@ Intervals are not saved, since counters give new ones within a minute. Guards "o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from dataset_operator.autoscaling.gpu_only import PROBE_SHARE, Failure, GpuMemory, Probe
 from dataset_operator.autoscaling.interface import SCALE_DOWN_WINDOW_SECONDS
 from dataset_operator.autoscaling.intervals import Memory, Move, SaturationPoint
+from pipeline_runtime.config import (
+    GpuTrialsStatus,
+    MoveStatus,
+    ProbeFailureStatus,
+    ProbeStatus,
+    RecommendationStatus,
+    SaturationPointStatus,
+    ScalingStatus,
+)
 
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 # Limits of `status.scaling.recommendations` and `.moves` in the CRD; older entries are dropped.
@@ -21,104 +28,105 @@ MAX_MOVES = 16
 # After a longer absence, the recommendations in between are unknown.
 MAX_ABSENCE_SECONDS = SCALE_DOWN_WINDOW_SECONDS
 
-Document = dict[str, Any]
 
-
-def save(memory: Memory) -> Document:
-    """Return the saved part of the memory, with whole seconds."""
+def save(memory: Memory) -> ScalingStatus:
+    """Return the saved part of the memory, with whole seconds and rows."""
     changes = memory.recommendations[-MAX_RECOMMENDATIONS:]
     is_cut = len(changes) < len(memory.recommendations)
-    saved: Document = {
-        "sinceTime": _format(changes[0][0] if is_cut else memory.since),
-        "verifiedReplicas": memory.verified,
-        "recommendations": [{"time": _format(at), "replicas": workers} for at, workers in changes],
-    }
-    if memory.moves:
-        saved["moves"] = [
-            {"time": _format(move.at), "before": move.before, "after": move.after}
-            for move in memory.moves[-MAX_MOVES:]
-        ]
-    if memory.saturation is not None:
-        saved["saturationPoint"] = {
-            "replicas": memory.saturation.workers,
-            "untilTime": _format(memory.saturation.until),
-            "rowsPerSecond": f"{memory.saturation.rows_per_second:.0f}",
-            "count": memory.saturation.count,
-        }
-    return saved
+    saved = ScalingStatus(
+        since_time=_format(changes[0][0] if is_cut else memory.since),
+        verified_replicas=memory.verified,
+        recommendations=tuple(
+            RecommendationStatus(time=_format(at), replicas=workers) for at, workers in changes
+        ),
+    )
+    moves = tuple(
+        MoveStatus(time=_format(move.at), before=move.before, after=move.after)
+        for move in memory.moves[-MAX_MOVES:]
+    )
+    point = memory.saturation and SaturationPointStatus(
+        replicas=memory.saturation.workers,
+        until_time=_format(memory.saturation.until),
+        rows_per_second=f"{memory.saturation.rows_per_second:.0f}",
+        count=memory.saturation.count,
+    )
+    return saved.change(moves=moves or None, saturation_point=point)
 
 
-def restore(saved: Mapping[str, Any], now: float, seen: float) -> Memory:
-    """Return the memory of an operator that starts; the last recommendation holds until now.
+def restore(saved: ScalingStatus, now: float, seen: float) -> Memory:
+    """Restore the memory of an operator that starts; the last recommendation holds until now.
 
     Args:
-        seen: time at which the previous operator was last active.
+        seen: when the previous operator process was last known to run.
     """
     is_fresh = now - seen <= MAX_ABSENCE_SECONDS
-    listed = [(_parse(r["time"]), int(r["replicas"])) for r in saved.get("recommendations", ())]
+    listed = [(_parse(kept.time), kept.replicas) for kept in saved.recommendations]
     recommendations = [pair for pair in listed if pair[0] <= now and is_fresh]
-    point = saved.get("saturationPoint")
+    point = saved.saturation_point
     return Memory(
-        since=min(now, _parse(saved["sinceTime"])) if recommendations else now,
-        verified=int(saved.get("verifiedReplicas", 0)),
+        since=min(now, _parse(saved.since_time)) if recommendations else now,
+        verified=saved.verified_replicas,
         recommendations=tuple(recommendations),
         moves=tuple(
-            Move(at=_parse(move["time"]), before=int(move["before"]), after=int(move["after"]))
-            for move in saved.get("moves", ())
+            Move(at=_parse(move.time), before=move.before, after=move.after) for move in saved.moves
         ),
         saturation=None
         if point is None
         else SaturationPoint(
-            workers=int(point["replicas"]),
-            until=_parse(point["untilTime"]),
-            rows_per_second=float(point["rowsPerSecond"]),
-            count=int(point.get("count", 1)),
+            workers=point.replicas,
+            until=_parse(point.until_time),
+            rows_per_second=float(point.rows_per_second),
+            count=point.count,
         ),
     )
 
 
-def save_gpu(memory: GpuMemory) -> Document:
-    """Return the saved probes of the GPU-only policy; they change when a probe begins or ends."""
-    saved: Document = {"sharePercent": round(100.0 * memory.share)}
-    if memory.probe is not None:
-        saved["probe"] = {
-            "time": _format(memory.probe.began),
-            "before": memory.probe.before,
-            "after": memory.probe.after,
-            "utilization": f"{memory.probe.utilization:.4f}",
-        }
-    for name, failed in (("failedUp", memory.failed_up), ("failedDown", memory.failed_down)):
-        if failed is not None:
-            until = _format(failed.until)
-            saved[name] = {"replicas": failed.workers, "count": failed.count, "untilTime": until}
-    return saved
+def save_gpu(memory: GpuMemory, attempt: int) -> GpuTrialsStatus:
+    """Build the trials of the policy by GPUs, which change only when a trial begins or ends."""
+    probe = memory.probe and ProbeStatus(
+        time=_format(memory.probe.began),
+        before=memory.probe.before,
+        after=memory.probe.after,
+        utilization=f"{memory.probe.utilization:.4f}",
+    )
+    return GpuTrialsStatus(attempt=attempt, share_percent=round(100.0 * memory.share)).change(
+        probe=probe,
+        failed_up=_save_failure(memory.failed_up),
+        failed_down=_save_failure(memory.failed_down),
+    )
 
 
-def restore_gpu(saved: Mapping[str, Any], chain: Memory) -> GpuMemory:
-    """Return the memory of the GPU-only policy of an operator that starts."""
-    probe = saved.get("probe")
+def restore_gpu(saved: GpuTrialsStatus, chain: Memory) -> GpuMemory:
+    """Restore the trials, for an operator that starts."""
+    probe = saved.probe
+    is_known = "share_percent" in saved.model_fields_set
     return GpuMemory(
         chain=chain,
         probe=None
         if probe is None
         else Probe(
-            before=int(probe["before"]),
-            after=int(probe["after"]),
-            began=_parse(probe["time"]),
-            utilization=float(probe["utilization"]),
+            before=probe.before,
+            after=probe.after,
+            began=_parse(probe.time),
+            utilization=float(probe.utilization),
         ),
-        share=saved.get("sharePercent", 100.0 * PROBE_SHARE) / 100.0,
-        failed_up=_restore_failure(saved.get("failedUp")),
-        failed_down=_restore_failure(saved.get("failedDown")),
+        share=saved.share_percent / 100.0 if is_known else PROBE_SHARE,
+        failed_up=_restore_failure(saved.failed_up),
+        failed_down=_restore_failure(saved.failed_down),
     )
 
 
-def _restore_failure(saved: Mapping[str, Any] | None) -> Failure | None:
+def _save_failure(failed: Failure | None) -> ProbeFailureStatus | None:
+    if failed is None:
+        return None
+    until = _format(failed.until)
+    return ProbeFailureStatus(replicas=failed.workers, count=failed.count, until_time=until)
+
+
+def _restore_failure(saved: ProbeFailureStatus | None) -> Failure | None:
     if saved is None:
         return None
-    return Failure(
-        workers=int(saved["replicas"]), count=int(saved["count"]), until=_parse(saved["untilTime"])
-    )
+    return Failure(workers=saved.replicas, count=saved.count, until=_parse(saved.until_time))
 
 
 def _format(at: float) -> str:

@@ -134,7 +134,7 @@ def _build_run(
 
 async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: ExperimentStatus) -> Job | None:
     """Return the job that writes decisions to the artifacts, if there is one."""
-    name = find_log_job(owner, status.to_document())
+    name = find_log_job(owner, status)
     if jobs is None or name is None:
         return None
     try:

@@ -181,8 +181,8 @@ def _build_payload(situation: Situation) -> Document:
         "pods": list(observed.happened.pods[:_MAX_PODS]),
         "decisions": [
             build_entry(decision)
-            for decision in list_decisions(status)
-            if "inputs" in decision or "logState" in decision
+            for decision in list_decisions(situation.status)
+            if "inputs" in decision.model_fields_set or decision.log_state
         ],
     }
 

@@ -1,8 +1,8 @@
 """The log of the autoscaler's decisions: the latest in the status, all of them in the artifacts.
 
-    note_decision  writes a decision that changed the number to `status.scaling.decisions`
-    keep_log       has a job on the head write the decisions that are not stored yet
-    _settle        marks them as stored once Ray reports that the job has succeeded
+    record_decision  writes a decision that changed the number to `status.scaling.decisions`
+    keep_log         has a job on the head write the decisions that are not stored yet
+    _settle          marks them as stored once Ray reports that the job has succeeded
 
 The operator has no credentials of the store, but the head's pod has; therefore a job there writes.
 Each decision gets its own file, and the job's id is derived from its latest decision, so a job may
@@ -13,15 +13,22 @@ workers does not change costs no job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from dataset_operator.autoscaling.interface import Decision as Answer
-from dataset_operator.documents import Document, parse_time
+from dataset_operator.documents import parse_time
 from dataset_operator.names import Owner
-from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import KeepLog
 from dataset_operator.plan.progress import format_decimal
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import NOTHING, Verdict, act, change
+from pipeline_runtime.config import (
+    DecisionInputStatus,
+    DecisionStatus,
+    ExperimentStatus,
+    ScalingStatus,
+)
 
 # The bound of `status.scaling.decisions` in the CRD; older decisions are in the artifacts only.
 MAX_DECISIONS = 10
@@ -35,124 +42,113 @@ _PENDING: Literal["Pending"] = "Pending"
 _FAILED: Literal["Failed"] = "Failed"
 
 
-def note_decision(draft: Draft, answer: Answer, before: int) -> None:
-    """Add a decision that changes the number of data workers from `before` to the status."""
+def record_decision(
+    situation: Situation, scaling: ScalingStatus, answer: Answer, before: int
+) -> ScalingStatus:
+    """Add a decision that changes the number of data workers from `before`."""
     verdict = answer.limited or answer.recommended
     message = answer.recommended.message
     if answer.limited is not None:
         message = f"{answer.limited.message}; {message}"
-    noted: Document = {
-        "time": draft.stamp(),
-        "before": before,
-        "after": answer.desired,
-        "reason": verdict.reason,
-        "message": _shorten(message),
-        "attempt": draft.attempt,
-        "inputs": _list_inputs(draft, answer),
-        "logState": _PENDING,
-    }
-    known = list_decisions(draft.status)
-    last = known[-1] if known else {}
-    if "logState" in last and (last["before"], last["after"]) == (before, answer.desired):
+    new = DecisionStatus(
+        time=situation.stamp,
+        before=before,
+        after=answer.desired,
+        reason=verdict.reason,
+        message=_shorten(message),
+        attempt=situation.attempt,
+        inputs=_list_inputs(situation, answer),
+        log_state=_PENDING,
+    )
+    known = scaling.decisions
+    if known and known[-1].log_state and (known[-1].before, known[-1].after) == (before, new.after):
         known = known[:-1]  # the same decision again, since it was not carried out
-    _set(draft, [*known, noted])
+    return _fit(scaling, (*known, new))
 
 
-def _list_inputs(draft: Draft, answer: Answer) -> list[Document]:
+def _list_inputs(situation: Situation, answer: Answer) -> tuple[DecisionInputStatus, ...]:
     """Format the inputs of the decision; the GPU utilization is added if it is known."""
-    progress = draft.observed.progress
+    progress = situation.observed.progress
     known = None if progress is None else progress.utilization
     busy = {} if known is None else {"gpuUtilization": known}
     inputs = {**busy, **answer.inputs}
-    return [
-        {"name": name, "value": format_decimal(value, _DIGITS)}
+    return tuple(
+        DecisionInputStatus(name=name, value=format_decimal(value, _DIGITS))
         for name, value in sorted(inputs.items())
-    ]
-
-
-def carry_decisions(draft: Draft) -> Document:
-    """Return the part of `status.scaling` that is not the memory of the autoscaling policy."""
-    decisions = list_decisions(draft.status)
-    return {"decisions": list(decisions)} if decisions else {}
-
-
-def list_decisions(status: Mapping[str, Any]) -> Sequence[Document]:
-    """Return the latest decisions, oldest first."""
-    decisions: Sequence[Document] = (status.get("scaling") or {}).get("decisions") or ()
-    return decisions
-
-
-def keep_log(draft: Draft) -> bool:
-    """Have a job write the decisions that the artifacts lack; never end the pass."""
-    job = draft.observed.job
-    if job is None or job.status != "RUNNING":
-        return False
-    _settle(draft)
-    name = find_log_job(draft.owner, draft.status)
-    uri = draft.status.get("artifactsUri")
-    if name is None or uri is None:
-        return False
-    draft.log = KeepLog(
-        submission_id=name,
-        artifacts_uri=uri,
-        run_id=draft.owner.run_id(draft.status["run"]),
-        decisions=tuple(build_entry(d) for d in list_decisions(draft.status) if "logState" in d),
     )
-    return False
 
 
-def find_log_job(owner: Owner, status: Mapping[str, Any]) -> str | None:
+def list_decisions(status: ExperimentStatus) -> tuple[DecisionStatus, ...]:
+    """Return the latest decisions, oldest first."""
+    return status.scaling.decisions if status.scaling else ()
+
+
+def keep_log(situation: Situation) -> Verdict | None:
+    """Have a job write the decisions that the artifacts lack; never end the pass."""
+    job = situation.observed.job
+    if job is None or job.status != "RUNNING":
+        return None
+    settled = _settle(situation)
+    status = situation.after(settled).status
+    name = find_log_job(situation.owner, status)
+    if name is None or status.artifacts_uri is None:
+        return settled
+    pending = (decision for decision in list_decisions(status) if decision.log_state)
+    log = KeepLog(
+        submission_id=name,
+        artifacts_uri=status.artifacts_uri,
+        run_id=situation.owner.run_id(situation.run),
+        decisions=tuple(map(build_entry, pending)),
+    )
+    return settled + act(log)
+
+
+def find_log_job(owner: Owner, status: ExperimentStatus) -> str | None:
     """Return the Ray job id for writing the pending decisions; None if none is pending."""
-    pending = [d for d in list_decisions(status) if d.get("logState") == _PENDING]
+    pending = [d for d in list_decisions(status) if d.log_state == _PENDING]
     if not pending:
         return None
-    return f"decisions-{owner.uid[:8]}-{parse_time(pending[-1]['time']).timestamp():.0f}"
+    return f"decisions-{owner.uid[:8]}-{parse_time(pending[-1].time).timestamp():.0f}"
 
 
-def _settle(draft: Draft) -> None:
+def _settle(situation: Situation) -> Verdict:
     """Mark the decisions of the observed log job as stored or failed, once it has ended."""
-    job = draft.observed.scaling.log_job
-    if job is None or job.is_active:
-        return
-    written = {
-        d["time"] for d in list_decisions(draft.observed.status.to_document()) if "logState" in d
-    }
+    job, scaling = situation.observed.scaling.log_job, situation.status.scaling
+    if job is None or job.is_active or scaling is None:
+        return NOTHING
+    written = {d.time for d in list_decisions(situation.observed.status) if d.log_state}
     is_kept = job.status == "SUCCEEDED"
     settled = [
-        _mark(decision, is_kept=is_kept) if decision["time"] in written else decision
-        for decision in list_decisions(draft.status)
+        _mark(decision, is_kept=is_kept) if decision.time in written else decision
+        for decision in scaling.decisions
     ]
-    _set(draft, settled)
+    return change(scaling=_fit(scaling, settled))
 
 
-def _mark(decision: Document, *, is_kept: bool) -> Document:
+def _mark(decision: DecisionStatus, *, is_kept: bool) -> DecisionStatus:
     if not is_kept:
-        return {**decision, "logState": _FAILED}
-    shown = [item for item in decision["inputs"] if item["name"] in _SHOWN_INPUTS]
-    return {**_without(decision, "logState"), "inputs": shown}
+        return decision.change(log_state=_FAILED)
+    shown = tuple(item for item in decision.inputs if item.name in _SHOWN_INPUTS)
+    return decision.change(log_state=None, inputs=shown)
 
 
-def _set(draft: Draft, decisions: Sequence[Document]) -> None:
+def _fit(scaling: ScalingStatus, decisions: Sequence[DecisionStatus]) -> ScalingStatus:
     """Set the decisions: at most the latest ten, the older of them shortened."""
     latest = decisions[-MAX_DECISIONS:]
     old = len(latest) - MAX_MESSAGES
-    fitted = [
-        _without(decision, "message", "inputs")
-        if i < old and "logState" not in decision
+    fitted = tuple(
+        decision.change(message=None, inputs=None)
+        if i < old and not decision.log_state
         else decision
         for i, decision in enumerate(latest)
-    ]
-    draft.status["scaling"] = {**draft.status.get("scaling", {}), "decisions": fitted}
+    )
+    return scaling.change(decisions=fitted)
 
 
-def _without(decision: Document, *names: str) -> Document:
-    return {name: value for name, value in decision.items() if name not in names}
-
-
-def build_entry(decision: Document) -> Document:
+def build_entry(decision: DecisionStatus) -> dict[str, Any]:
     """Build a decision's entry for the artifacts, as the runtime's report reads it."""
-    inputs = {item["name"]: float(item["value"]) for item in decision.get("inputs", ())}
-    return {"version": 1, **_without(decision, "logState"), "inputs": inputs}
+    inputs = {item.name: float(item.value) for item in decision.inputs}
+    return {"version": 1, **decision.change(log_state=None).to_document(), "inputs": inputs}
 
 
 def _shorten(message: str) -> str:

@@ -7,9 +7,7 @@ in which the number must not change, and look the same as a trainer that never r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 from dataset_operator.autoscaling import Decision, Memory, Rules, Sample, decide
 from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
@@ -20,7 +18,7 @@ from dataset_operator.autoscaling.interface import (
 )
 from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
 from dataset_operator.autoscaling.saved import restore, restore_gpu, save, save_gpu
-from pipeline_runtime.config import ScalingSignal
+from pipeline_runtime.config import ScalingSignal, ScalingStatus
 
 # For so long after a GPU is first busy, utilization shows how the attempt starts, not its demand.
 SETTLE_SECONDS = 180.0
@@ -28,7 +26,7 @@ _ADVICE = "; for trainers that never report any, use spec.autoscaling.signal Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuLawMemory(Memory):
+class GpuPolicyMemory(Memory):
     """Memory of the policy by GPU utilization, in addition to that of every policy.
 
     Attributes:
@@ -55,17 +53,17 @@ def decide_by(
     return decision, memory
 
 
-def _take_over(memory: Memory, sample: Sample) -> GpuLawMemory:
+def _take_over(memory: Memory, sample: Sample) -> GpuPolicyMemory:
     """Return the memory; of another attempt or policy, only the part that all policies share."""
-    if isinstance(memory, GpuLawMemory) and memory.attempt == sample.attempt:
+    if isinstance(memory, GpuPolicyMemory) and memory.attempt == sample.attempt:
         return memory
     common = {field.name: getattr(memory, field.name) for field in fields(Memory)}
-    return GpuLawMemory(**common, attempt=sample.attempt)
+    return GpuPolicyMemory(**common, attempt=sample.attempt)
 
 
 def _decide_by_gpus(
-    memory: GpuLawMemory, sample: Sample, rules: Rules
-) -> tuple[Decision, GpuLawMemory]:
+    memory: GpuPolicyMemory, sample: Sample, rules: Rules
+) -> tuple[Decision, GpuPolicyMemory]:
     if sample.gpu_utilization and memory.busy_since is None:
         memory = replace(memory, busy_since=sample.at)
     memory = replace(memory, decided_at=sample.at)
@@ -76,12 +74,12 @@ def _decide_by_gpus(
     gpu = memory.gpu or GpuMemory(chain=memory)
     decision, gpu = decide_by_gpu(replace(gpu, chain=replace(memory, gpu=None)), sample, rules)
     chain = gpu.chain
-    assert isinstance(chain, GpuLawMemory)
+    assert isinstance(chain, GpuPolicyMemory)
     # The memory itself is the chain; a second copy inside it would grow with every decision.
     return decision, replace(chain, gpu=replace(gpu, chain=Memory(since=chain.since)))
 
 
-def _take_in(memory: GpuLawMemory, sample: Sample) -> GpuLawMemory:
+def _take_in(memory: GpuPolicyMemory, sample: Sample) -> GpuPolicyMemory:
     """Keep the readings of the wait, so that a restored probe is not judged by a single one."""
     gpu, utilization = memory.gpu, sample.gpu_utilization
     if gpu is None or gpu.probe is None or utilization is None:
@@ -100,23 +98,23 @@ def _wait(sample: Sample) -> Decision:
     )
 
 
-def save_memory(memory: Memory) -> dict[str, Any]:
+def save_memory(memory: Memory) -> ScalingStatus:
     """Build the part of a policy's memory that an experiment's status stores."""
     saved = save(memory)
-    if isinstance(memory, GpuLawMemory) and memory.gpu is not None:
-        saved["gpu"] = {"attempt": memory.attempt, **save_gpu(memory.gpu)}
+    if isinstance(memory, GpuPolicyMemory) and memory.gpu is not None:
+        return saved.change(gpu=save_gpu(memory.gpu, memory.attempt))
     return saved
 
 
-def restore_memory(saved: Mapping[str, Any], now: float, seen: float, attempt: int) -> Memory:
+def restore_memory(saved: ScalingStatus, now: float, seen: float, attempt: int) -> Memory:
     """Restore a policy's memory from a status; GPU probes only if they are of this attempt.
 
     Args:
         seen: when the previous operator process was last known to run.
     """
-    memory, gpu = restore(saved, now, seen), saved.get("gpu")
-    if gpu is None or gpu["attempt"] != attempt:
+    memory, gpu = restore(saved, now, seen), saved.gpu
+    if gpu is None or gpu.attempt != attempt:
         return memory
     common = {field.name: getattr(memory, field.name) for field in fields(Memory)}
     tried = restore_gpu(gpu, Memory(since=memory.since))
-    return GpuLawMemory(**common, attempt=attempt, gpu=tried)
+    return GpuPolicyMemory(**common, attempt=attempt, gpu=tried)

@@ -22,17 +22,27 @@ KubeRay counts every pod of the group that is not on the list, terminating pods 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dataset_operator.api import DATA_WORKERS, NODE_LOST
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.documents import Document, parse_time
 from dataset_operator.observed import Pod
-from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.outcome import Drain
+from dataset_operator.plan.cluster_objects import forget_drain
+from dataset_operator.plan.outcome import Drain, Patch
 from dataset_operator.plan.ray_cluster import LOST_SECONDS
 from dataset_operator.plan.scaling_log import list_decisions
+from dataset_operator.plan.situation import Situation, follow
+from dataset_operator.plan.verdict import (
+    NOTHING,
+    Verdict,
+    act,
+    change,
+    look_again,
+    record_event,
+)
+from pipeline_runtime.config import DrainingStatus, WorkerStatus
 
 # Ray's drain ends with the running tasks; this bounds it (one chunk is a few seconds of work).
 DRAIN_SECONDS = 120
@@ -40,9 +50,11 @@ DRAIN_SECONDS = 120
 MAX_DRAINING = 32
 LOOK_SECONDS = PERIOD_SECONDS / 3
 
+Victims = tuple[DrainingStatus, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Victims:
+class _Sorted:
     """The recorded victims, by their state.
 
     Attributes:
@@ -52,44 +64,46 @@ class _Victims:
         gone: the pod does not exist, or is listed and on a lost node.
     """
 
-    going: list[Document] = field(default_factory=list)
-    lost: list[Document] = field(default_factory=list)
-    leaving: list[Document] = field(default_factory=list)
-    gone: list[Document] = field(default_factory=list)
+    going: Victims
+    lost: Victims
+    leaving: Victims
+    gone: Victims
 
 
 # --- observed state -------------------------------------------------------------------------------
 
 
-def find_group(draft: Draft) -> Document | None:
+def find_group(situation: Situation) -> Document | None:
     """Return the data workers' group of the RayCluster; None if it or its `replicas` is missing."""
-    cluster = draft.observed.ray_cluster
+    cluster = situation.observed.ray_cluster
     groups: Sequence[Document] = cluster["spec"].get("workerGroupSpecs") or () if cluster else ()
     mine = (g for g in groups if g["groupName"] == DATA_WORKERS and g.get("replicas") is not None)
     return next(mine, None)
 
 
-def count_wanted(draft: Draft) -> int:
+def count_wanted(situation: Situation) -> int:
     """Return the wanted number of data workers, without victims."""
-    staying: int | None = _workers_status(draft).get("drainingTo")
-    return staying if _victims(draft) and staying is not None else _get_replicas(draft)
+    workers = _workers(situation)
+    if workers.draining and workers.draining_to is not None:
+        return workers.draining_to
+    return _get_replicas(situation)
 
 
-def count_pods(draft: Draft) -> int:
+def count_pods(situation: Situation) -> int:
     """Return the number of data worker pods, terminating pods included, without victims."""
-    going = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
-    return sum(pod.name not in going for pod in _pods(draft))
+    going = _name_going(situation)
+    return sum(pod.name not in going for pod in _pods(situation))
 
 
-def find_staying(draft: Draft) -> list[Pod]:
+def find_staying(situation: Situation) -> list[Pod]:
     """Return the pods of data workers that neither terminate nor are victims."""
-    going = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
-    return [pod for pod in _pods(draft) if pod.ends is None and pod.name not in going]
+    going = _name_going(situation)
+    return [pod for pod in _pods(situation) if pod.ends is None and pod.name not in going]
 
 
-def is_leaving(draft: Draft) -> bool:
+def is_leaving(situation: Situation) -> bool:
     """Return whether data workers are being drained; those on lost nodes do not count."""
-    return any(not victim.get("lost") for victim in _victims(draft))
+    return any(not victim.lost for victim in _workers(situation).draining)
 
 
 def choose_victims(pods: Sequence[Pod], number: int) -> list[Pod]:
@@ -104,316 +118,329 @@ def choose_victims(pods: Sequence[Pod], number: int) -> list[Pod]:
 # --- rules and requests ---------------------------------------------------------------------------
 
 
-def ask_for(draft: Draft, wanted: int) -> None:
+def request_workers(situation: Situation, wanted: int) -> Verdict:
     """Set the number of staying data workers; victims that are being drained come on top."""
-    victims = _sort(draft)
-    if _victims(draft):
-        wanted = _leave_room(draft, wanted)
-        _note_workers(draft, drainingTo=wanted)
-    _patch(draft, wanted + len(victims.going) + len(victims.lost), _listed(draft))
+    victims, workers = _sort(situation), _workers(situation)
+    verdict = NOTHING
+    if workers.draining:
+        wanted = _leave_room(situation, wanted)
+        verdict = change(data_workers=workers.change(draining_to=wanted))
+    replicas = wanted + len(victims.going) + len(victims.lost)
+    return verdict + _patch(situation, replicas, _listed(situation))
 
 
-def begin_draining(draft: Draft, pods: Sequence[Pod], staying: int) -> int:
+def begin_draining(situation: Situation, pods: Sequence[Pod], staying: int) -> tuple[int, Verdict]:
     """Record the victims and the number of staying workers, and have Ray drain the victims.
 
-    Returns the number of staying workers, which is higher than wanted if the status has no room for
-    all victims.
+    Returns:
+        The number of staying workers, which is higher than wanted if the status has no room for all
+        victims, and the verdict.
     """
-    room = MAX_DRAINING - len(_victims(draft))
-    noted = [_note(draft, pod) for pod in pods[:room]]
-    staying += len(pods) - len(noted)
-    if noted:
-        _note_workers(draft, draining=[*_victims(draft), *noted], drainingTo=staying)
-        _ask_ray(draft, noted)
-    return staying
+    workers = _workers(situation)
+    room = MAX_DRAINING - len(workers.draining)
+    added = tuple(_build_victim(situation, pod) for pod in pods[:room])
+    staying += len(pods) - len(added)
+    if not added:
+        return staying, NOTHING
+    recorded = workers.change(draining=(*workers.draining, *added), draining_to=staying)
+    return staying, change(data_workers=recorded) + _drain(situation, added)
 
 
-def forget_lost_cluster(draft: Draft) -> bool:
+def forget_lost_cluster(situation: Situation) -> Verdict | None:
     """Forget draining workers if the cluster is gone; the next starts with the staying count."""
-    if draft.observed.ray_cluster is None:
-        draft.forget_drain()
-    return False
+    workers = situation.status.data_workers
+    if situation.observed.ray_cluster is not None or workers is None:
+        return None
+    return change(data_workers=forget_drain(workers))
 
 
-def go_on_draining(draft: Draft) -> bool:
+def go_on_draining(situation: Situation) -> Verdict | None:
     """Take the next step of a drain that was begun; never end the pass."""
-    if find_group(draft) is None:
-        return False
-    _heed_hand(draft)
-    _take_in_lost(draft)
-    _keep_above_least(draft)
-    if draft.patches:
-        return False
-    victims = _sort(draft)
-    due = _find_due(draft, victims.going)
+    if find_group(situation) is None:
+        return None
+    # The victims are known only after the changes by others, so the step comes last.
+    return follow(situation, _adopt_replicas, _record_lost, _keep_above_least, _take_step)
+
+
+def _take_step(situation: Situation) -> Verdict | None:
+    if situation.will(Patch):
+        return None
+    victims = _sort(situation)
+    due = _find_due(situation, victims.going)
+    verdict = NOTHING
     if victims.going and not due:
-        _ask_ray(draft, victims.going)
+        verdict = _drain(situation, victims.going)
     elif victims.leaving or len(due) < len(victims.going):
-        draft.look_again(LOOK_SECONDS)
-    _write(draft, victims, due)
-    return False
+        verdict = look_again(LOOK_SECONDS)
+    return verdict + _write(situation, victims, due)
 
 
-def _write(draft: Draft, victims: _Victims, due: Sequence[Document]) -> None:
+def _write(situation: Situation, victims: _Sorted, due: Victims) -> Verdict:
     """Patch `replicas` and `workersToDelete`, and forget victims that are gone."""
-    there = {pod.name for pod in _pods(draft)}
-    kept = [name for name in _listed(draft) if name in there]
-    noted = _victims(draft)
-    replicas = _get_replicas(draft)
-    if noted:
-        replicas = count_wanted(draft) + len(victims.lost) + len(victims.going) - len(due)
-    stand_ins: Sequence[Document] = ()
-    ending: Sequence[Document] = ()
-    if replicas < _get_replicas(draft):
-        stand_ins = _find_stand_ins(draft, victims)
-        noted = [victim for victim in noted if not stand_ins or victim not in victims.gone]
+    workers, present = _workers(situation), _get_replicas(situation)
+    there = {pod.name for pod in _pods(situation)}
+    kept = [name for name in _listed(situation) if name in there]
+    recorded, replicas = workers.draining, present
+    if recorded:
+        replicas = count_wanted(situation) + len(victims.lost) + len(victims.going) - len(due)
+    stand_ins: Victims = ()
+    ending: Victims = ()
+    if replicas < present:
+        stand_ins = _find_stand_ins(situation, victims)
+        if stand_ins:
+            recorded = tuple(victim for victim in recorded if victim not in victims.gone)
         counted = len(there) - len(kept) - len(due) - len(stand_ins)
-        room = MAX_DRAINING - len(noted) - len(stand_ins)
-        ending = _find_ending(draft, min(counted - replicas, room))
+        room = MAX_DRAINING - len(recorded) - len(stand_ins)
+        ending = _find_ending(situation, min(counted - replicas, room))
         replicas += len(ending)
-    names = [*kept, *(victim["name"] for victim in (*due, *stand_ins))]
+    names = [*kept, *(victim.name for victim in (*due, *stand_ins))]
+    verdict = NOTHING
     if stand_ins or ending:
-        _note_workers(draft, draining=[*noted, *stand_ins, *ending])
-    if replicas == _get_replicas(draft):
-        _forget(draft, victims.gone)
-    if (replicas, names) != (_get_replicas(draft), list(_listed(draft))):
-        _patch(draft, replicas, names)
+        workers = workers.change(draining=(*recorded, *stand_ins, *ending))
+        verdict += change(data_workers=workers)
+    if replicas == present and victims.gone:
+        verdict += _forget(situation, workers, victims.gone)
+    if (replicas, names) != (present, list(_listed(situation))):
+        verdict += _patch(situation, replicas, names)
+    return verdict
 
 
-def _find_stand_ins(draft: Draft, victims: _Victims) -> list[Document]:
+def _find_stand_ins(situation: Situation, victims: _Sorted) -> Victims:
     """Find the pods that KubeRay created in place of victims that ended by themselves."""
     if not victims.gone:
-        return []
-    began = min(parse_time(victim["time"]) for victim in victims.gone)
-    pods = find_staying(draft)
+        return ()
+    began = min(parse_time(victim.time) for victim in victims.gone)
+    pods = find_staying(situation)
     younger = [pod for pod in pods if pod.created is not None and pod.created >= began]
-    extra = max(0, len(pods) - count_wanted(draft))
-    room = MAX_DRAINING - len(_victims(draft)) + len(victims.gone)
-    return [_note(draft, pod) for pod in choose_victims(younger, min(extra, room))]
+    extra = max(0, len(pods) - count_wanted(situation))
+    room = MAX_DRAINING - len(_workers(situation).draining) + len(victims.gone)
+    chosen = choose_victims(younger, min(extra, room))
+    return tuple(_build_victim(situation, pod) for pod in chosen)
 
 
-def _find_ending(draft: Draft, number: int) -> list[Document]:
+def _find_ending(situation: Situation, number: int) -> Victims:
     """Find terminating pods that are no victims, which KubeRay would count as staying workers.
 
     Their node may be lost, which is not known yet, so they are replaced as if it was.
     """
-    known = {victim["name"] for victim in _victims(draft)} | set(_listed(draft))
-    pods = [pod for pod in _pods(draft) if pod.ends is not None and pod.name not in known]
-    return [{**_note(draft, pod), "lost": True} for pod in pods[: max(0, number)]]
+    known = _name_going(situation)
+    pods = [pod for pod in _pods(situation) if pod.ends is not None and pod.name not in known]
+    return tuple(_build_victim(situation, pod, lost=True) for pod in pods[: max(0, number)])
 
 
-def _forget(draft: Draft, gone: Sequence[Document]) -> None:
-    if not gone:
-        return
+def _forget(situation: Situation, workers: WorkerStatus, gone: Victims) -> Verdict:
+    """Forget victims that are gone; report those whose pod still exists on a lost node."""
+    there = {pod.name for pod in _pods(situation)}
+    verdict = NOTHING
     for victim in gone:
-        if any(pod.name == victim["name"] for pod in _pods(draft)):
-            _tell_lost(draft, victim["name"], "no data workers are added or removed until it does")
-    left = [victim for victim in _victims(draft) if victim not in gone]
-    if left:
-        _note_workers(draft, draining=left)
-    else:
-        draft.forget_drain()
+        if victim.name in there:
+            then = "no data workers are added or removed until it does"
+            verdict += _report_lost(situation, victim.name, then)
+    left = tuple(victim for victim in workers.draining if victim not in gone)
+    workers = workers.change(draining=left) if left else forget_drain(workers)
+    return verdict + change(data_workers=workers)
 
 
 # --- changes by others ----------------------------------------------------------------------------
 
 
-def _heed_hand(draft: Draft) -> None:
+def _adopt_replicas(situation: Situation) -> Verdict | None:
     """Adopt a number in `replicas` that somebody else wrote as the number of staying workers.
 
     The operator's own number follows from the victims in the status, or it is that of the last pass
     and no victim has been listed since.
     """
-    replicas, before = _get_replicas(draft), _workers_status(draft).get("desiredReplicas")
-    noted = _victims(draft)
-    if not noted:
-        decided = {decision["after"] for decision in list_decisions(draft.status)[-1:]}
-        if before is not None and replicas not in {before, *decided}:
-            draft.status["lastScaleTime"] = draft.stamp()
-        return
-    victims, staying = _sort(draft), count_wanted(draft)
-    unlisted = sum(victim["name"] not in _listed(draft) for victim in noted)
+    workers, replicas = _workers(situation), _get_replicas(situation)
+    is_known = "desired_replicas" in workers.model_fields_set
+    before = workers.desired_replicas if is_known else None
+    if not workers.draining:
+        decided = {decision.after for decision in list_decisions(situation.status)[-1:]}
+        if before is None or replicas in {before, *decided}:
+            return None
+        return change(last_scale_time=situation.stamp)
+    victims, staying, listed = _sort(situation), count_wanted(situation), _listed(situation)
+    unlisted = sum(victim.name not in listed for victim in workers.draining)
     if replicas in {staying + unlisted, staying + len(victims.going) + len(victims.lost)}:
-        return
+        return None
     if replicas == before and not victims.leaving:
-        return
-    _note_workers(draft, drainingTo=max(0, replicas - len(victims.lost)))
-    draft.status["lastScaleTime"] = draft.stamp()
+        return None
+    adopted = workers.change(draining_to=max(0, replicas - len(victims.lost)))
+    return change(data_workers=adopted, last_scale_time=situation.stamp)
 
 
-def _take_in_lost(draft: Draft) -> None:
+def _record_lost(situation: Situation) -> Verdict | None:
     """Record pods on lost nodes as victims: KubeRay counts them, but they do not work."""
-    noted, listed = list(_victims(draft)), _listed(draft)
-    known = {victim["name"]: i for i, victim in enumerate(noted)}
-    staying = count_wanted(draft)
-    is_new = False
-    for pod in _pods(draft):
-        index = known.get(pod.name)
-        if not _is_lost(draft, pod) or pod.name in listed:
+    workers, listed = _workers(situation), _listed(situation)
+    recorded = {victim.name: victim for victim in workers.draining}
+    events = NOTHING
+    for pod in _pods(situation):
+        victim = recorded.get(pod.name)
+        if pod.name in listed or not _is_lost(situation, pod) or (victim and victim.lost):
             continue
-        if index is not None and noted[index].get("lost"):
+        if victim is None and len(recorded) >= MAX_DRAINING:
             continue
-        if index is not None:
-            noted[index] = {**noted[index], "lost": True}
-        elif len(noted) < MAX_DRAINING:
-            noted.append({**_note(draft, pod), "lost": True})
-        else:
-            continue
-        is_new = True
-        _tell_lost(draft, pod.name, "another data worker replaces it")
-    if is_new:
-        _note_workers(draft, draining=noted, drainingTo=staying)
+        victim = victim or _build_victim(situation, pod)
+        recorded[pod.name] = victim.change(lost=True)
+        events += _report_lost(situation, pod.name, "another data worker replaces it")
+    if events is NOTHING:
+        return None
+    staying = count_wanted(situation)
+    workers = workers.change(draining=tuple(recorded.values()), draining_to=staying)
+    return events + change(data_workers=workers)
 
 
-def _tell_lost(draft: Draft, name: str, then: str) -> None:
-    command = f"kubectl delete pod {name} -n {draft.owner.namespace} --force"
+def _report_lost(situation: Situation, name: str, then: str) -> Verdict:
+    command = f"kubectl delete pod {name} -n {situation.owner.namespace} --force"
     message = f"{name} does not end and its node does not answer; {then}"
-    draft.tell(NODE_LOST, f"{message}; if the node is gone, run {command}", warns=True)
+    return record_event(NODE_LOST, f"{message}; if the node is gone, run {command}", warns=True)
 
 
-def _keep_above_least(draft: Draft) -> None:
+def _keep_above_least(situation: Situation) -> Verdict | None:
     """Raise the number of staying workers to minReplicas, as far as maxReplicas leaves room."""
-    if _victims(draft):
-        least = _leave_room(draft, draft.cluster_spec.data_workers.min_replicas)
-        if count_wanted(draft) < least:
-            _note_workers(draft, drainingTo=least)
+    workers = _workers(situation)
+    if not workers.draining:
+        return None
+    least = _leave_room(situation, situation.cluster_spec.data_workers.min_replicas)
+    if count_wanted(situation) >= least:
+        return None
+    return change(data_workers=workers.change(draining_to=least))
 
 
-def _leave_room(draft: Draft, wanted: int) -> int:
+def _leave_room(situation: Situation, wanted: int) -> int:
     """Lower a wanted number to what victims leave of maxReplicas, but not below the present one."""
-    room = draft.cluster_spec.data_workers.max_replicas - len(_sort(draft).going)
-    return max(min(wanted, room), min(wanted, count_wanted(draft)))
+    room = situation.cluster_spec.data_workers.max_replicas - len(_sort(situation).going)
+    return max(min(wanted, room), min(wanted, count_wanted(situation)))
 
 
 # --- Ray and KubeRay ------------------------------------------------------------------------------
 
 
-def _ask_ray(draft: Draft, victims: Sequence[Document]) -> None:
+def _drain(situation: Situation, victims: Victims) -> Verdict:
     """Have Ray give the victims no more work; a repeated request has the same id."""
-    draft.look_again(LOOK_SECONDS)
-    if draft.submission is None:
-        return  # no driver, so no work
-    began = min(parse_time(victim["time"]) for victim in victims)
-    addresses = (_find_address(draft, victim) for victim in victims)
-    draft.drain = Drain(
-        submission_id=f"drain-{draft.owner.uid[:8]}-{began.timestamp():.0f}",
+    verdict = look_again(LOOK_SECONDS)
+    if situation.submission is None:
+        return verdict  # no driver, so no work
+    began = min(parse_time(victim.time) for victim in victims)
+    addresses = (_find_address(situation, victim) for victim in victims)
+    drain = Drain(
+        submission_id=f"drain-{situation.owner.uid[:8]}-{began.timestamp():.0f}",
         addresses=tuple(address for address in addresses if address),
         deadline_seconds=DRAIN_SECONDS,
         why="fewer data workers are needed",
     )
+    return verdict + act(drain)
 
 
-def _patch(draft: Draft, replicas: int, names: Sequence[str]) -> None:
+def _patch(situation: Situation, replicas: int, names: Sequence[str]) -> Verdict:
     """Patch the group; the patch replaces the list of groups and fails after another write."""
-    cluster, mine = draft.observed.ray_cluster, find_group(draft)
+    cluster, mine = situation.observed.ray_cluster, find_group(situation)
     assert cluster is not None
     assert mine is not None
-    change: Document = {
+    changed: Document = {
         "replicas": replicas,
         # KubeRay creates no more pods than this, whatever `replicas` is.
-        "maxReplicas": max(draft.cluster_spec.data_workers.max_replicas, replicas),
+        "maxReplicas": max(situation.cluster_spec.data_workers.max_replicas, replicas),
     }
-    if names or _listed(draft):
-        change["scaleStrategy"] = {"workersToDelete": list(names)}
+    if names or _listed(situation):
+        changed["scaleStrategy"] = {"workersToDelete": list(names)}
     groups = [
-        {**group, **change} if group is mine else group
+        {**group, **changed} if group is mine else group
         for group in cluster["spec"]["workerGroupSpecs"]
     ]
     version = cluster["metadata"]["resourceVersion"]
     patch = {"metadata": {"resourceVersion": version}, "spec": {"workerGroupSpecs": groups}}
-    draft.patches.append(("RayCluster", draft.owner.ray_cluster, patch))
+    return act(Patch("RayCluster", situation.owner.ray_cluster, patch))
 
 
-def _find_due(draft: Draft, going: Sequence[Document]) -> list[Document]:
+def _find_due(situation: Situation, going: Victims) -> Victims:
     """Find the victims to list, once all are due.
 
     A pod that exists after its grace period may be on a lost node, which is not known yet.
     """
-    if not _is_due(draft, going):
-        return []
-    overdue = {pod.name for pod in _pods(draft) if _is_overdue(draft, pod, 0)}
-    return [victim for victim in going if victim["name"] not in overdue]
+    if not _is_due(situation, going):
+        return ()
+    overdue = {pod.name for pod in _pods(situation) if _is_overdue(situation, pod, 0)}
+    return tuple(victim for victim in going if victim.name not in overdue)
 
 
-def _is_due(draft: Draft, going: Sequence[Document]) -> bool:
+def _is_due(situation: Situation, going: Victims) -> bool:
     """Return whether the victims can be deleted: drained, past the deadline, or without work."""
-    if not going or draft.submission is None:
+    if not going or situation.submission is None:
         return bool(going)  # without a driver there is no work
-    began = min(parse_time(victim["time"]) for victim in going)
-    is_late = draft.until(began, DRAIN_SECONDS) <= 0
-    return is_late or all(_is_drained(draft, victim) for victim in going)
+    began = min(parse_time(victim.time) for victim in going)
+    is_late = situation.until(began, DRAIN_SECONDS) <= 0
+    return is_late or all(_is_drained(situation, victim) for victim in going)
 
 
-def _is_drained(draft: Draft, victim: Document) -> bool:
-    drained, address = draft.observed.scaling.drained, _find_address(draft, victim)
+def _is_drained(situation: Situation, victim: DrainingStatus) -> bool:
+    drained = situation.observed.scaling.drained
+    address = _find_address(situation, victim)
     return not address or (drained is not None and address in drained)
 
 
 # --- records in the status ------------------------------------------------------------------------
 
 
-def _sort(draft: Draft) -> _Victims:
-    pods = {pod.name: pod for pod in _pods(draft)}
-    listed = _listed(draft)
-    victims = _Victims()
-    for victim in _victims(draft):
-        pod = pods.get(victim["name"])
-        if pod is None or (victim["name"] in listed and _is_lost(draft, pod)):
-            victims.gone.append(victim)
-        elif victim["name"] in listed:
-            victims.leaving.append(victim)
-        elif victim.get("lost"):
-            victims.lost.append(victim)
-        else:
-            victims.going.append(victim)
-    return victims
+def _sort(situation: Situation) -> _Sorted:
+    pods = {pod.name: pod for pod in _pods(situation)}
+    listed = _listed(situation)
+
+    def sort(victim: DrainingStatus) -> str:
+        pod = pods.get(victim.name)
+        if pod is None or (victim.name in listed and _is_lost(situation, pod)):
+            return "gone"
+        if victim.name in listed:
+            return "leaving"
+        return "lost" if victim.lost else "going"
+
+    states = [(sort(victim), victim) for victim in _workers(situation).draining]
+    return _Sorted(
+        going=tuple(victim for state, victim in states if state == "going"),
+        lost=tuple(victim for state, victim in states if state == "lost"),
+        leaving=tuple(victim for state, victim in states if state == "leaving"),
+        gone=tuple(victim for state, victim in states if state == "gone"),
+    )
 
 
-def _find_address(draft: Draft, victim: Document) -> str:
+def _find_address(situation: Situation, victim: DrainingStatus) -> str:
     """Return the IP address of a victim's pod, which may have had none when it was chosen."""
-    pod = next((pod for pod in _pods(draft) if pod.name == victim["name"]), None)
-    address: str = victim.get("ip", "")
-    return address or (pod.ip if pod is not None else "")
+    pod = next((pod for pod in _pods(situation) if pod.name == victim.name), None)
+    return victim.ip or (pod.ip if pod is not None else "")
 
 
-def _note(draft: Draft, pod: Pod) -> Document:
-    return {"name": pod.name, "time": draft.stamp(), **({"ip": pod.ip} if pod.ip else {})}
+def _build_victim(situation: Situation, pod: Pod, *, lost: bool = False) -> DrainingStatus:
+    victim = DrainingStatus(name=pod.name, time=situation.stamp)
+    return victim.change(ip=pod.ip or None, lost=lost or None)
 
 
-def _note_workers(draft: Draft, **known: object) -> None:
-    draft.status["dataWorkers"] = {**_workers_status(draft), **known}
+def _name_going(situation: Situation) -> set[str]:
+    """Return the names of all pods that are victims or listed."""
+    return {victim.name for victim in _workers(situation).draining} | set(_listed(situation))
 
 
-def _workers_status(draft: Draft) -> Document:
-    status: Document = draft.status.get("dataWorkers") or {}
-    return status
+def _workers(situation: Situation) -> WorkerStatus:
+    return situation.status.data_workers or WorkerStatus()
 
 
-def _victims(draft: Draft) -> Sequence[Document]:
-    """Return the recorded victims, each as {name, time, ip if known, lost if its node is}."""
-    victims: Sequence[Document] = _workers_status(draft).get("draining") or ()
-    return victims
+def _pods(situation: Situation) -> list[Pod]:
+    return [pod for pod in situation.observed.pods if pod.role == DATA_WORKERS]
 
 
-def _pods(draft: Draft) -> list[Pod]:
-    return [pod for pod in draft.observed.pods if pod.role == DATA_WORKERS]
-
-
-def _get_replicas(draft: Draft) -> int:
-    group = find_group(draft)
+def _get_replicas(situation: Situation) -> int:
+    group = find_group(situation)
     return 0 if group is None else int(group["replicas"])
 
 
-def _listed(draft: Draft) -> Sequence[str]:
-    group = find_group(draft) or {}
+def _listed(situation: Situation) -> Sequence[str]:
+    group = find_group(situation) or {}
     return (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
 
 
-def _is_lost(draft: Draft, pod: Pod) -> bool:
+def _is_lost(situation: Situation, pod: Pod) -> bool:
     """Return whether a pod is on a lost node: its grace period ended long ago."""
-    return _is_overdue(draft, pod, LOST_SECONDS)
+    return _is_overdue(situation, pod, LOST_SECONDS)
 
 
-def _is_overdue(draft: Draft, pod: Pod, seconds: float) -> bool:
+def _is_overdue(situation: Situation, pod: Pod, seconds: float) -> bool:
     """Return whether a pod still exists so many seconds after the end of its grace period."""
-    return pod.ends is not None and draft.until(pod.ends, seconds) <= 0
+    return pod.ends is not None and situation.until(pod.ends, seconds) <= 0

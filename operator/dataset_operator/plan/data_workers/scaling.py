@@ -1,21 +1,17 @@
 """The rule that scales data workers: it runs the autoscaling policy once per period.
 
-More workers are one patch that raises `replicas`. Fewer workers are drained first
-(`draining`); the policy does not count draining workers, and may ask for more meanwhile.
+The policy does not count draining workers, and may request more workers meanwhile (`changes`).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from dataset_operator.api import (
     BOTTLENECK_ELSEWHERE,
-    REPLICA_FAILURE,
-    SCALED,
     SCALING_ACTIVE,
     SCALING_DISABLED,
     SCALING_LIMITED,
@@ -28,13 +24,12 @@ from dataset_operator.autoscaling.interface import (
     SATURATION_POINT_REACHED,
     SCALE_UP_LIMIT,
     TOO_MANY_REPLICAS,
-    UNSCHEDULABLE,
     UP,
     Direction,
     RateLimit,
-    Verdict,
 )
 from dataset_operator.autoscaling.interface import Decision as Answer
+from dataset_operator.autoscaling.interface import Verdict as Recommendation
 from dataset_operator.autoscaling.signals import (
     Counters,
     Pods,
@@ -43,21 +38,32 @@ from dataset_operator.autoscaling.signals import (
 )
 from dataset_operator.documents import parse_time
 from dataset_operator.observed import Pod, Progress
+from dataset_operator.plan.data_workers.changes import (
+    are_refused,
+    remove_workers,
+    report_change,
+)
 from dataset_operator.plan.data_workers.chosen_policy import decide_by, restore_memory, save_memory
 from dataset_operator.plan.data_workers.draining import (
-    ask_for,
-    begin_draining,
-    choose_victims,
     count_pods,
     count_wanted,
     find_group,
     find_staying,
-    is_leaving,
+    request_workers,
 )
-from dataset_operator.plan.draft import Draft
-from dataset_operator.plan.scaling_log import carry_decisions, note_decision
-from dataset_operator.status import find_condition
-from pipeline_runtime.config import ExperimentSpec, ScalingRules
+from dataset_operator.plan.data_workers.scale_requests import is_scaling_requested
+from dataset_operator.plan.outcome import Patch
+from dataset_operator.plan.scaling_log import list_decisions
+from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import (
+    NOTHING,
+    Verdict,
+    change,
+    clear_conditions,
+    look_again,
+    set_condition,
+)
+from pipeline_runtime.config import Condition, ExperimentSpec, ScalingRules
 
 # A pass that comes this much early counts as the one that is due.
 _EARLY_SECONDS = 2.0
@@ -69,121 +75,85 @@ _SETTLED_DECISIONS = 8
 _READY_SECONDS = 120.0
 
 
-def scale_workers(draft: Draft) -> bool:
+def scale_workers(situation: Situation) -> Verdict | None:
     """Run the autoscaling policy once per period and carry out its number; never end the pass."""
-    job, cluster = draft.observed.job, draft.observed.ray_cluster
-    if job is None or job.status != "RUNNING" or cluster is None or draft.patches:
-        return False
-    if find_group(draft) is None or draft.is_scaling_requested:
-        return False
-    workers = draft.cluster_spec.data_workers
-    if not draft.settings.autoscale:
-        draft.clear(SCALING_ACTIVE, SCALING_LIMITED)  # they are older than the setting
-    elif workers.min_replicas == workers.max_replicas:
+    job, cluster = situation.observed.job, situation.observed.ray_cluster
+    if job is None or job.status != "RUNNING" or cluster is None or situation.will(Patch):
+        return None
+    if find_group(situation) is None or is_scaling_requested(situation):
+        return None
+    workers = situation.cluster_spec.data_workers
+    if not situation.settings.autoscale:
+        return clear_conditions(SCALING_ACTIVE, SCALING_LIMITED)  # they are older than the setting
+    if workers.min_replicas == workers.max_replicas:
         message = f"dataWorkers.minReplicas and maxReplicas are both {workers.min_replicas}"
-        draft.condition(SCALING_ACTIVE, False, SCALING_DISABLED, message, tells=False)
-        draft.clear(SCALING_LIMITED)
-    else:
-        _ask_the_law(draft)
-    return False
+        disabled = set_condition(
+            SCALING_ACTIVE, False, SCALING_DISABLED, message, is_recorded=False
+        )
+        return disabled + clear_conditions(SCALING_LIMITED)
+    return _run_policy(situation)
 
 
-def _ask_the_law(draft: Draft) -> None:
-    known, now = draft.observed.scaling, draft.now.timestamp()
-    memory = known.memory or _remember(draft, now)
+def _run_policy(situation: Situation) -> Verdict:
+    known, now = situation.observed.scaling, situation.now.timestamp()
+    memory = known.memory or _restore(situation, now)
     since = math.inf if memory.decided_at is None else now - memory.decided_at
     if 0.0 <= since < PERIOD_SECONDS - _EARLY_SECONDS:  # negative: a clock was set back
-        draft.look_again(PERIOD_SECONDS - since)
-        return
-    sample = build_sample(draft)
-    if draft.is_writing and sample.trainer is not None:
+        return look_again(PERIOD_SECONDS - since)
+    sample = build_sample(situation)
+    if situation.is_writing and sample.trainer is not None:
         sample = replace(sample, trainer=replace(sample.trainer, is_unbounded=True))
-    signal, rules = draft.cluster_spec.autoscaling.signal, build_rules(draft.cluster_spec)
-    answer, draft.memory = decide_by(signal, memory, sample, rules)
-    draft.memory = _note_limit(draft.memory, answer)
-    draft.status["scaling"] = save_memory(draft.memory) | carry_decisions(draft)
-    draft.look_again(PERIOD_SECONDS)
-    _say(draft, answer, sample.desired)
+    signal, rules = situation.cluster_spec.autoscaling.signal, build_rules(situation.cluster_spec)
+    answer, memory = decide_by(signal, memory, sample, rules)
+    memory = _add_limit(memory, answer)
+    scaling = save_memory(memory).change(decisions=list_decisions(situation.status) or None)
+    verdict = Verdict(memory=memory) + change(scaling=scaling) + look_again(PERIOD_SECONDS)
+    verdict += _report(situation, memory, answer, sample.desired)
+    decided = situation.after(verdict)
     if answer.desired > sample.desired:
-        tell_change(draft, answer, sample.desired)
-        ask_for(draft, answer.desired)
+        verdict += report_change(decided, answer, sample.desired)
+        verdict += request_workers(decided, answer.desired)
     elif answer.desired < sample.desired:
-        take_away(draft, answer, sample.desired)
+        verdict += remove_workers(decided, answer, sample.desired)
+    return verdict
 
 
-def keep_below_most(draft: Draft) -> bool:
+def keep_below_most(situation: Situation) -> Verdict | None:
     """Remove data workers beyond maxReplicas, with or without metrics; never end the pass."""
-    wanted, most = count_wanted(draft), draft.cluster_spec.data_workers.max_replicas
-    if wanted > most and not draft.patches:
-        why = Verdict(
-            workers=most,
-            reason=TOO_MANY_REPLICAS,
-            message=f"dataWorkers.maxReplicas is {most} now",
-        )
-        take_away(draft, Answer(desired=most, recommended=why, active=why), wanted)
-    return False
+    wanted, most = count_wanted(situation), situation.cluster_spec.data_workers.max_replicas
+    if wanted <= most or situation.will(Patch):
+        return None
+    message = f"dataWorkers.maxReplicas is {most} now"
+    why = Recommendation(workers=most, reason=TOO_MANY_REPLICAS, message=message)
+    answer = Answer(desired=most, recommended=why, active=why)
+    return remove_workers(situation, answer, wanted)
 
 
-def tell_change(draft: Draft, answer: Answer, before: int) -> None:
-    """Record a change of the number and report it as an event."""
-    draft.status["lastScaleTime"] = draft.stamp()
-    if "sinceTime" in (draft.status.get("scaling") or {}):  # else no policy decides
-        note_decision(draft, answer, before)
-    why = answer.recommended.message
-    if answer.limited is not None:
-        why = f"{why}; {answer.limited.message}"
-    reason = answer.limited.reason if answer.limited is not None else ""
-    # A table is written with as many workers as there may be; GPUs must not wait for them.
-    warns = reason == UNSCHEDULABLE or (reason == TOO_MANY_REPLICAS and not draft.is_writing)
-    draft.tell(
-        SCALED, f"{before} → {answer.desired} data workers: {why}", warns=warns, is_outcome=True
-    )
-
-
-def take_away(draft: Draft, answer: Answer, before: int) -> None:
-    """Take data workers away: those that cannot be had first, then others, which are drained.
-
-    It does nothing while others are leaving, or while KubeRay may be making pods.
-    """
-    if is_leaving(draft):
-        return
-    missing = before - count_pods(draft)
-    if missing > 0:
-        # If KubeRay is creating pods now, a lower number would make it delete any pods it likes.
-        if draft.submission is None or _are_refused(draft, stuck_after_seconds(None)):
-            staying = max(answer.desired, before - missing)
-            tell_change(draft, replace(answer, desired=staying), before)
-            ask_for(draft, staying)
-        return
-    victims = choose_victims(find_staying(draft), before - answer.desired)
-    staying = begin_draining(draft, victims, before - len(victims))
-    if staying < before:
-        tell_change(draft, replace(answer, desired=staying), before)
-
-
-def _remember(draft: Draft, now: float) -> Memory:
+def _restore(situation: Situation, now: float) -> Memory:
     """Restore the memory that an earlier operator process stored for the run, or start empty."""
-    saved = draft.status.get("scaling")
-    if saved is None or "sinceTime" not in saved:
+    saved = situation.status.scaling
+    if saved is None:
         return Memory(since=now)
-    trainer = draft.observed.status.trainer
+    trainer = situation.observed.status.trainer
     seen = trainer.last_update_time if trainer else None
     seen_at = parse_time(seen).timestamp() if seen else -math.inf  # not known
-    return restore_memory(saved, now, seen_at, draft.attempt)
+    return restore_memory(saved, now, seen_at, situation.attempt)
 
 
-def build_sample(draft: Draft) -> Sample:
+def build_sample(situation: Situation) -> Sample:
     """Build the policy's input: pods from the API server, everything else from the driver."""
-    progress = draft.observed.progress or Progress()
-    pods, counters = find_staying(draft), progress.counters
+    progress = situation.observed.progress or Progress()
+    pods, counters = find_staying(situation), progress.counters
     ready = sum(pod.ready for pod in pods)
     if counters.data_workers is not None:
         ready = min(ready, int(counters.data_workers))
     return Sample(
-        at=draft.now.timestamp(),
-        attempt=draft.attempt,
-        desired=count_wanted(draft),
-        pods=Pods(ready=ready, stuck=_count_stuck(draft, pods), start_seconds=_start_seconds(pods)),
+        at=situation.now.timestamp(),
+        attempt=situation.attempt,
+        desired=count_wanted(situation),
+        pods=Pods(
+            ready=ready, stuck=_count_stuck(situation, pods), start_seconds=_start_seconds(pods)
+        ),
         trainer=counters.trainer,
         workers=_with_readers(counters),
         gpu_utilization=progress.utilization,
@@ -244,80 +214,70 @@ def _start_seconds(pods: Sequence[Pod]) -> float | None:
     return statistics.median(taken) if taken else None
 
 
-def _count_stuck(draft: Draft, pods: Sequence[Pod]) -> int:
+def _count_stuck(situation: Situation, pods: Sequence[Pod]) -> int:
     limit = stuck_after_seconds(_start_seconds(pods))
-    is_refused = _are_refused(draft, limit)
-    missing = max(0, count_wanted(draft) - count_pods(draft)) if is_refused else 0
-    return missing + sum(not pod.ready and _is_waiting(draft, pod, limit) for pod in pods)
+    is_refused = are_refused(situation, limit)
+    missing = max(0, count_wanted(situation) - count_pods(situation)) if is_refused else 0
+    return missing + sum(not pod.ready and _is_waiting(situation, pod, limit) for pod in pods)
 
 
-def _are_refused(draft: Draft, seconds: float) -> bool:
-    """Return whether KubeRay has failed to create pods for so long, as with a quota.
-
-    The last change of the number must be as old: until then, missing pods may be in creation.
-    """
-    cluster = draft.observed.ray_cluster or {}
-    found = find_condition(cluster.get("status") or {}, REPLICA_FAILURE)
-    if found is None or found["status"] != "True":
-        return False
-    asked = draft.status.get("lastScaleTime")
-    times = [time for time in (asked, found.get("lastTransitionTime")) if time]
-    return bool(times) and all(draft.until(parse_time(time), seconds) <= 0 for time in times)
-
-
-def _is_waiting(draft: Draft, pod: Pod, seconds: float) -> bool:
+def _is_waiting(situation: Situation, pod: Pod, seconds: float) -> bool:
     """Return whether a pod has not been ready for so long, since its creation at the most."""
     since = pod.unready_since or pod.created
-    return since is not None and draft.until(since, seconds) <= 0
+    return since is not None and situation.until(since, seconds) <= 0
 
 
 # --- conditions ----------------------------------------------------------------------------------
 
 
-def _say(draft: Draft, answer: Answer, before: int) -> None:
+def _report(situation: Situation, memory: Memory, answer: Answer, before: int) -> Verdict:
     """Set the conditions of scaling; only a change of the number is an event too."""
     if answer.active.reason == METRICS_UNKNOWN:
-        _say_unknown(draft, answer)
-        return
-    draft.condition(SCALING_ACTIVE, True, answer.active.reason, answer.active.message, tells=False)
+        return _report_unknown(situation, memory, answer)
+    reason, message = answer.active.reason, answer.active.message
+    active = set_condition(SCALING_ACTIVE, True, reason, message, is_recorded=False)
     limit = _find_limit(answer)
-    limited = find_condition(draft.status, SCALING_LIMITED)
-    if limited is not None and answer.desired == before and not _has_settled(draft, limited, limit):
-        return
-    verdict = limit or answer.recommended
+    limited = situation.status.find(SCALING_LIMITED)
+    if (
+        limited is not None
+        and answer.desired == before
+        and not _has_settled(memory, limited, limit)
+    ):
+        return active
+    why = limit or answer.recommended
     is_limited = limit is not None
-    draft.condition(SCALING_LIMITED, is_limited, verdict.reason, verdict.message, tells=False)
+    return active + set_condition(
+        SCALING_LIMITED, is_limited, why.reason, why.message, is_recorded=False
+    )
 
 
-def _has_settled(draft: Draft, limited: Mapping[str, Any], limit: Verdict | None) -> bool:
+def _has_settled(memory: Memory, limited: Condition, limit: Recommendation | None) -> bool:
     """Return whether another limit than the reported one has held for a while.
 
     A message is not updated as long as its limit stays, since its numbers change all the time.
     """
-    assert draft.memory is not None
     reason = limit.reason if limit is not None else ""
-    told = limited["reason"] if limited["status"] == "True" else ""
-    return reason != told and all(seen == reason for seen in draft.memory.limits)
+    reported = limited.reason if limited.status == "True" else ""
+    return reason != reported and all(seen == reason for seen in memory.limits)
 
 
-def _say_unknown(draft: Draft, answer: Answer) -> None:
+def _report_unknown(situation: Situation, memory: Memory, answer: Answer) -> Verdict:
     """Report unknown metrics, unless the driver may be starting or a single scrape failed."""
-    assert draft.memory is not None
-    last = draft.memory.last
-    since = last.at if last is not None else draft.memory.since
-    if draft.now.timestamp() - since > UNKNOWN_SECONDS:
-        said, why = answer.active.message, draft.observed.scaling.unknown
-        message = f"{said} ({why})" if why else said
-        draft.condition(SCALING_ACTIVE, False, METRICS_UNKNOWN, message, tells=False)
+    since = memory.last.at if memory.last is not None else memory.since
+    if situation.now.timestamp() - since <= UNKNOWN_SECONDS:
+        return NOTHING
+    message, why = answer.active.message, situation.observed.scaling.unknown
+    message = f"{message} ({why})" if why else message
+    return set_condition(SCALING_ACTIVE, False, METRICS_UNKNOWN, message, is_recorded=False)
 
 
-def _note_limit(memory: Memory, answer: Answer) -> Memory:
+def _add_limit(memory: Memory, answer: Answer) -> Memory:
     limit = _find_limit(answer)
     limits = (*memory.limits, limit.reason if limit is not None else "")
     return replace(memory, limits=limits[-_SETTLED_DECISIONS:])
 
 
-def _find_limit(answer: Answer) -> Verdict | None:
+def _find_limit(answer: Answer) -> Recommendation | None:
     """Return the most important limit of the number; None if nothing limits it."""
     if answer.limited is not None:
         return answer.limited
@@ -326,4 +286,4 @@ def _find_limit(answer: Answer) -> Verdict | None:
     if answer.bottleneck is None:
         return None
     message = f"{answer.bottleneck.stage}: {answer.bottleneck.message}"
-    return Verdict(workers=answer.desired, reason=BOTTLENECK_ELSEWHERE, message=message)
+    return Recommendation(workers=answer.desired, reason=BOTTLENECK_ELSEWHERE, message=message)

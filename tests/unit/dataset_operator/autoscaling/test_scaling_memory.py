@@ -45,7 +45,7 @@ def test_what_is_saved_is_restored(
             saturation=found,
         )
     saved = save(memory)
-    ScalingStatus.model_validate_json(json.dumps(saved), by_alias=True, by_name=False)
+    ScalingStatus.model_validate_json(json.dumps(saved.to_document()), by_alias=True, by_name=False)
     restored = restore(saved, at, at)
     assert restored.verified == memory.verified
     assert restored.saturation == memory.saturation
@@ -100,7 +100,7 @@ def test_a_new_operator_keeps_moves_and_saturation() -> None:
     point = SaturationPoint(workers=2, until=world.now.timestamp() + 900.0, rows_per_second=7.0)
     move = Move(at=world.now.timestamp(), before=3, after=2)
     memory = Memory(since=world.now.timestamp(), saturation=point, moves=(move,))
-    world.document["status"]["scaling"], world.memory = save(memory), None
+    world.document["status"]["scaling"], world.memory = save(memory).to_document(), None
     assert "trainer" not in world.status
     decided = world.step(PERIOD_SECONDS).memory
     assert decided is not None

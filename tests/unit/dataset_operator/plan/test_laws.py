@@ -13,7 +13,7 @@ from dataset_operator.autoscaling import Decision, Memory, Pods, Rules, Sample, 
 from dataset_operator.observed import Progress
 from dataset_operator.plan.data_workers.chosen_policy import (
     SETTLE_SECONDS,
-    GpuLawMemory,
+    GpuPolicyMemory,
     decide_by,
     restore_memory,
     save_memory,
@@ -122,9 +122,9 @@ def test_a_spec_that_names_gpus_has_the_operator_go_by_them() -> None:
 
 
 def restart(run: Silent) -> None:
-    """An operator that begins anew, from what stands in the status."""
-    saved = json.loads(json.dumps(save_memory(run.memory)))
-    ScalingStatus.model_validate_json(json.dumps(saved), by_alias=True, by_name=False)
+    """Restart the operator, which goes on from the status."""
+    written = json.dumps(save_memory(run.memory).to_document())
+    saved = ScalingStatus.model_validate_json(written, by_alias=True, by_name=False)
     run.memory = restore_memory(saved, run.now, run.now, run.attempt)
 
 
@@ -153,8 +153,9 @@ def test_what_was_tried_in_another_attempt_says_nothing() -> None:
     run = Silent(gpu=0.5)
     run.run(20 * MINUTE)
     saved = save_memory(run.memory)
-    assert "failedUp" in saved["gpu"]
-    assert not isinstance(restore_memory(saved, run.now, run.now, 2), GpuLawMemory)
+    assert saved.gpu is not None
+    assert saved.gpu.failed_up is not None
+    assert not isinstance(restore_memory(saved, run.now, run.now, 2), GpuPolicyMemory)
 
 
 def test_its_memory_does_not_grow() -> None:
@@ -168,7 +169,7 @@ def test_its_memory_does_not_grow() -> None:
 def test_the_signal_may_change_while_it_runs() -> None:
     run = Silent()
     run.run(10 * MINUTE)
-    assert isinstance(run.memory, GpuLawMemory)
+    assert isinstance(run.memory, GpuPolicyMemory)
     before = run.desired
     assert run.step("Rows").desired == before
     assert run.step("GpuUtilization").desired in range(1, 21)

@@ -17,10 +17,8 @@ from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.documents import format_time
 from dataset_operator.errors import KubeRefused
-from dataset_operator.observed import Observed
 from dataset_operator.plan import decide
 from dataset_operator.plan.data_workers.scaling import build_sample
-from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.situation import Situation
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.status import find_condition
@@ -214,10 +212,6 @@ def test_what_keeps_the_number_is_told_anew_once_it_has_lasted() -> None:
     assert sum(a != b for a, b in pairwise(told)) <= 2
 
 
-def begin(observed: Observed, now: datetime) -> Draft:
-    return Draft(base=Situation.begin(observed, now))
-
-
 def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
     made = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -234,7 +228,9 @@ def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
             )
             for pod in observed.pods
         )
-        return build_sample(begin(replace(observed, pods=pods), run.world.now)).pods.start_seconds
+        return build_sample(
+            Situation.begin(replace(observed, pods=pods), run.world.now)
+        ).pods.start_seconds
 
     assert sample(ready_after=35.0) == 35.0
     assert sample(ready_after=3600.0) is None
@@ -261,5 +257,5 @@ def test_a_worker_that_is_not_ready_for_a_moment_is_not_stuck() -> None:
         else pod
         for pod in observed.pods
     )
-    assert build_sample(begin(replace(observed, pods=pods), world.now)).pods.stuck == 0
+    assert build_sample(Situation.begin(replace(observed, pods=pods), world.now)).pods.stuck == 0
     assert before == group_of(world)["replicas"]

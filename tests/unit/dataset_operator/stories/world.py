@@ -139,7 +139,7 @@ class World:
             scaling=Scaling(
                 memory=self.memory,
                 drained=frozenset(self.drained),
-                log_job=self.jobs.get(find_log_job(self.owner, self.status) or ""),
+                log_job=self.jobs.get(find_log_job(self.owner, status) or ""),
                 unknown=self.unknown,
             ),
             history_pod=self._history_pod(),
