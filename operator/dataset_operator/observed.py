@@ -341,11 +341,6 @@ class Observed:
         text = self.document["metadata"].get("deletionTimestamp")
         return parse_time(text) if text else None
 
-    @property
-    def ray_cluster(self) -> Mapping[str, Any] | None:
-        """The RayCluster's document, for rules that are not converted yet."""
-        return self.cluster.document if self.cluster else None
-
     @cached_property
     def status(self) -> ExperimentStatus:
         """The status that earlier passes wrote."""

@@ -193,6 +193,34 @@ def correct_groups(
     }
 
 
+def resize_group(
+    cluster: Mapping[str, Any],
+    name: str,
+    numbers: tuple[int, int],
+    to_delete: list[str] | None,
+) -> Document:
+    """Return the merge patch for another number of workers of a group.
+
+    The patch replaces the list of groups, so it carries the observed resourceVersion, and fails
+    after another write.
+
+    Args:
+        numbers: the number of workers, and the most that there may be.
+        to_delete: names of the pods that KubeRay has to delete; None: it deletes none.
+    """
+    replicas, most = numbers
+    # KubeRay creates no more pods than `maxReplicas`, whatever `replicas` is.
+    changed: Document = {"replicas": replicas, "maxReplicas": max(most, replicas)}
+    if to_delete is not None:
+        changed["scaleStrategy"] = {"workersToDelete": to_delete}
+    groups = cluster["spec"]["workerGroupSpecs"]
+    first = next(group for group in groups if group["groupName"] == name)
+    return {
+        "metadata": {"resourceVersion": cluster["metadata"]["resourceVersion"]},
+        "spec": {"workerGroupSpecs": [{**g, **changed} if g is first else g for g in groups]},
+    }
+
+
 def _keep_additions(group: Document, seen: Mapping[str, Any]) -> Document:
     """Return a group with what a queue added to its template, and with no other addition.
 

@@ -2,11 +2,11 @@
 
     decide(observed, now) -> Decision
 
-Every rule gets a `Situation` and returns a `Verdict`, or None if it has nothing to say. The rules
-run in the order of `RULES`; each sees what the rules before it have decided, and a verdict that
-ends the pass is the last one. `composing` makes the `Decision` of them, which the executor carries
-out, status first. Nothing here calls a client or reads a clock, and the same observation gives the
-same decision, so a pass can be interrupted and repeated.
+Every rule gets a `Situation` and returns a `Verdict`, or None if it has nothing to decide. The
+stages run in the order of `STAGES`; each sees what the stages before it have decided, and a verdict
+that ends the pass ends it after its stage. `composing` makes the `Decision` of the last situation,
+which the executor carries out, status first. Nothing here calls a client or reads a clock, and the
+same observation gives the same decision, so a pass can be interrupted and repeated.
 
     run       one training, identified by a hash of its data, code and training and, with
               preserveOrder, by its number of ranks; a change of either starts a new run
@@ -16,8 +16,8 @@ same decision, so a pass can be interrupted and repeated.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
 
 from dataset_operator.observed import Observed
 from dataset_operator.plan import (
@@ -31,18 +31,9 @@ from dataset_operator.plan import (
 )
 from dataset_operator.plan.composing import compose_decision
 from dataset_operator.plan.data_workers import draining, scale_requests, scaling
-from dataset_operator.plan.draft import Draft
 from dataset_operator.plan.outcome import Decision
 from dataset_operator.plan.situation import Situation
-from dataset_operator.plan.verdict import NOTHING
-
-
-class Stage(NamedTuple):
-    """Rules that are independent of each other: each sees what the stages before decided."""
-
-    name: str
-    rules: tuple[Any, ...]
-
+from dataset_operator.plan.stages import Stage
 
 STAGES = (
     # A deleted experiment has no future: nothing else matters once it is going.
@@ -82,31 +73,18 @@ STAGES = (
     Stage("autoscaling", (scaling.scale_workers,)),
     # The decisions of the autoscaling policy are stored once they are known.
     Stage("jobs", (scaling_log.keep_log, attempt.submit)),
+    # They account for every pass, whichever stage ended it.
+    Stage("accounts", (usage.account, kept_rows.report_materialized), is_closing=True),
 )
-# They account for every pass, whichever stage ended it.
-CLOSING = Stage("accounts", (usage.account, kept_rows.report_materialized))
 
 
-def decide(observed: Observed, now: datetime) -> Decision:
+def decide(observed: Observed, now: datetime, stages: Sequence[Stage] = STAGES) -> Decision:
     """Decide one reconcile pass.
 
     Args:
         now: the time in UTC, with its time zone set.
     """
-    draft = Draft(base=Situation.begin(observed, now))
-    for stage in STAGES:
-        if _apply(stage, draft):
-            break
-    _apply(CLOSING, draft)
-    return compose_decision(draft.situation)
-
-
-def _apply(stage: Stage, draft: Draft) -> bool:
-    """Apply rules of either form; return whether they end the pass."""
-    ends, situation, whole = False, draft.situation, NOTHING
-    for rule in stage.rules:
-        if rule.__code__.co_varnames[0] == "draft":
-            ends |= bool(rule(draft))
-        else:
-            whole += rule(situation) or NOTHING
-    return draft.take(whole) or ends
+    situation = Situation.begin(observed, now)
+    for stage in stages:
+        situation = stage.judge(situation)
+    return compose_decision(situation)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from dataset_operator.api import (
     CLUSTER_CORRECTED,
@@ -14,14 +13,12 @@ from dataset_operator.api import (
     CLUSTER_REFUSED,
     DATA_WORKERS,
     HEAD,
-    KUEUE_QUEUE_LABEL,
     NAME_COLLISION,
     NOT_CORRECTED,
     OUT_OF_MEMORY,
     OWNED_OBJECT_REFUSED,
     PODS_READY,
     RAY_UNREACHABLE,
-    REPLICA_FAILURE,
     TRAINERS,
     WAITING_FOR_PODS,
     WAITING_FOR_QUEUE,
@@ -37,7 +34,7 @@ from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.documents import Document
-from dataset_operator.observed import Pod
+from dataset_operator.observed import Cluster, Pod
 from dataset_operator.plan.accepted import name_broken_seal
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
 from dataset_operator.plan.cluster_objects import create_missing_account, release_cluster
@@ -59,7 +56,7 @@ from dataset_operator.plan.verdict import (
     set_condition,
 )
 from dataset_operator.quota import explain_quota
-from dataset_operator.status import find_condition, fit_message
+from dataset_operator.status import fit_message
 from pipeline_runtime.config import WorkerStatus
 
 # Waiting pods may cause no event for minutes.
@@ -86,10 +83,10 @@ def yield_to_queue(situation: Situation) -> Verdict | None:
 
     The next attempt resumes once the queue admits the cluster again and this driver has ended.
     """
-    cluster, job = situation.observed.ray_cluster, situation.observed.job
+    cluster, job = situation.observed.cluster, situation.observed.job
     if situation.submission is None or cluster is None:
         return None
-    is_reclaimed = is_suspended(cluster)
+    is_reclaimed = cluster.is_suspended
     if not is_reclaimed and situation.reason(situation.work) != WAITING_FOR_QUEUE:
         return None
     if job is not None and job.status == "SUCCEEDED":
@@ -104,11 +101,6 @@ def yield_to_queue(situation: Situation) -> Verdict | None:
     attempt = situation.attempt
     message = f"a queue reclaimed the cluster of attempt {attempt}; the next attempt resumes"
     return ATTEMPT_OVER + set_condition(situation.work, False, WAITING_FOR_QUEUE, message)
-
-
-def is_suspended(cluster: Mapping[str, Any]) -> bool:
-    """Return whether the cluster is suspended; `spec.suspend` belongs to a queue, not to us."""
-    return bool(cluster.get("spec", {}).get("suspend"))
 
 
 def is_on_lost_node(situation: Situation, pod: Pod) -> bool:
@@ -126,14 +118,14 @@ def _find_head(situation: Situation) -> Pod | None:
 def recover_lost(situation: Situation) -> Verdict | None:
     """Fail the attempt if its head, its cluster or its token, which Ray requires, is gone."""
     observed = situation.observed
-    if observed.ray_cluster is not None and not observed.has_token:
+    if observed.cluster is not None and not observed.has_token:
         released = release_cluster(situation) + look_again(WAIT_SECONDS) + END
         if situation.submission is None:
             return released
         return released + _lose(situation.after(released), "its token's Secret is gone")
     if situation.submission is None:
         return None
-    if observed.ray_cluster is None:
+    if observed.cluster is None:
         return _lose(situation, "its RayCluster is gone")
     head = _find_head(situation)
     if head is not None and (why := blame_memory(situation, head)):
@@ -178,9 +170,9 @@ def _is_going(situation: Situation) -> bool:
     KubeRay would take its pods for pods of the next cluster. A pod on a lost node may stay for
     ever, so nothing waits for it.
     """
-    cluster = situation.observed.ray_cluster
+    cluster = situation.observed.cluster
     if cluster is not None:
-        return "deletionTimestamp" in cluster["metadata"]
+        return cluster.is_going
     return not all(is_on_lost_node(situation, pod) for pod in situation.observed.pods)
 
 
@@ -204,7 +196,7 @@ def _render(situation: Situation) -> Document:
 
 def ensure_children(situation: Situation) -> Verdict:
     """Create missing objects and undo edits by hand; what already runs keeps running."""
-    cluster, foreign = situation.observed.ray_cluster, situation.observed.foreign
+    cluster, foreign = situation.observed.cluster, situation.observed.foreign
     wrong = act(*map(Apply, _find_wrong(situation)))
     if foreign and (cluster is None or wrong.actions):
         # Foreign objects that have the names of ours are neither changed nor used.
@@ -246,9 +238,7 @@ def _create_cluster(situation: Situation, others: Verdict) -> Verdict:
     return created + set_condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
 
 
-def _find_correction(
-    situation: Situation, cluster: Mapping[str, Any]
-) -> tuple[Document | None, str]:
+def _find_correction(situation: Situation, cluster: Cluster) -> tuple[Document | None, str]:
     """Return the patch that undoes edits by hand, and why some of them stay; "" if none do.
 
     Only the number of data workers is corrected if the rendered spec is unknown or is not allowed
@@ -257,14 +247,14 @@ def _find_correction(
     if situation.spec is None:
         return None, ""
     rendered, workers = situation.observed.rendered, situation.cluster_spec.data_workers
-    patch = correct(cluster, rendered, workers)
+    patch = correct(cluster.document, rendered, workers)
     if broken := name_broken_seal(situation, "RayCluster"):
         return patch, f"{broken} has annotations that the operator did not write"
     if patch is not None and rendered is not None:
         made = {"kind": "RayCluster", "spec": rendered}
         if why := find_forbidden(situation.owner, situation.settings, made):
             why = f"it was created with fields that are no longer allowed: {why}"
-            return correct(cluster, None, workers), why
+            return correct(cluster.document, None, workers), why
     return patch, ""
 
 
@@ -288,39 +278,39 @@ def _find_wrong(situation: Situation) -> list[Document]:
 def wait_for_pods(situation: Situation) -> Verdict:
     """Wait until the head, all trainers and one data worker are ready, which is enough to begin."""
     observed, has = situation.observed, situation.on_cluster.spec
-    assert observed.ray_cluster is not None  # ensure_children
+    assert observed.cluster is not None  # ensure_children
     needed: dict[Role, int] = {HEAD: 1, TRAINERS: has.num_trainers, DATA_WORKERS: 1}
     short = {role: number for role, number in needed.items() if observed.ready(role) < number}
-    counted = change(data_workers=_count_workers(situation, observed.ray_cluster))
+    counted = change(data_workers=_count_workers(situation, observed.cluster))
     if situation.submission is None and situation.is_rank_count_wrong:
         ranks, needs = has.trainers.world_size, situation.running.spec.trainers.world_size
         message = f"the cluster has {ranks} ranks, but with preserveOrder the run needs {needs}"
         cause = observed.refusal.message if observed.refusal else ""
     elif not short:
-        return counted + _report_ready(situation, observed.ray_cluster)
-    elif is_suspended(observed.ray_cluster):
+        return counted + _report_ready(situation, observed.cluster)
+    elif observed.cluster.is_suspended:
         return counted + _report_queued(situation) + END
     else:
         parts = (
             f"{observed.ready(role)} of {needed} {role} ready" for role, needed in short.items()
         )
-        message, cause = ", ".join(parts), _find_cause(situation, observed.ray_cluster, short)
+        message, cause = ", ".join(parts), _find_cause(situation, observed.cluster, short)
     return counted + _report_waiting(situation, message, cause) + look_again(WAIT_SECONDS) + END
 
 
 def _report_queued(situation: Situation) -> Verdict:
     """Report that the cluster is suspended; nothing if it is not."""
-    cluster = situation.observed.ray_cluster
-    if cluster is None or not is_suspended(cluster):
+    cluster = situation.observed.cluster
+    if cluster is None or not cluster.is_suspended:
         return NOTHING
-    queue = (cluster["metadata"].get("labels") or {}).get(KUEUE_QUEUE_LABEL)
+    queue = cluster.queue
     by = f"the queue {queue} has not admitted it" if queue else "somebody has set spec.suspend"
     message = f"the RayCluster is suspended: {by}; it starts once spec.suspend is false"
     queued = set_condition(CLUSTER_READY, False, WAITING_FOR_QUEUE, message)
     return queued + look_again(WAIT_SECONDS)
 
 
-def _report_ready(situation: Situation, cluster: Mapping[str, Any]) -> Verdict:
+def _report_ready(situation: Situation, cluster: Cluster) -> Verdict:
     """Report that the cluster is ready, or a problem of it that does not stop the training."""
     refusal, since = situation.observed.refusal, situation.status.unreachable_time
     if since and situation.until(since, SILENCE_SECONDS) <= 0:
@@ -346,8 +336,9 @@ def _report_waiting(situation: Situation, short: str, cause: str) -> Verdict:
     if before is not None and _identify_cause(before.message) == _identify_cause(message):
         message = before.message  # the kubelet alternates between two words
     waiting = set_condition(CLUSTER_READY, False, WAITING_FOR_PODS, message, warns=bool(cause))
-    waited = before is not None and before.reason == WAITING_FOR_PODS
-    if waited and cause and ": " not in before.message:
+    if before is None or before.reason != WAITING_FOR_PODS:
+        return waiting
+    if cause and ": " not in before.message:
         waiting += record_event(WAITING_FOR_PODS, message, warns=True)
     return waiting
 
@@ -358,7 +349,7 @@ def _identify_cause(message: str) -> str:
     return re.sub(r"\d+", "#", ": ".join(words[:3]))
 
 
-def _find_cause(situation: Situation, cluster: Mapping[str, Any], short: Collection[Role]) -> str:
+def _find_cause(situation: Situation, cluster: Cluster, short: Collection[Role]) -> str:
     """Return why pods of the given roles do not start; "" if nothing reports it."""
     pods = [pod for pod in situation.observed.pods if pod.role in short]
     if stuck := next((pod for pod in pods if is_on_lost_node(situation, pod)), None):
@@ -369,23 +360,20 @@ def _find_cause(situation: Situation, cluster: Mapping[str, Any], short: Collect
         return f"{stuck.name} {why} {command}"
     if waiting := next((pod.waiting for pod in pods if pod.waiting), ""):
         return waiting
-    failure = find_condition(cluster.get("status") or {}, REPLICA_FAILURE)
-    if failure and failure["status"] == "True" and failure.get("message"):
-        return explain_quota(failure["message"])  # a quota or an admission policy refuses pods
-    created = cluster["metadata"].get("creationTimestamp")
-    is_ignored = created is not None and not cluster.get("status") and not situation.observed.pods
-    if is_ignored and situation.until(created, SILENCE_SECONDS) <= 0:
+    if cluster.failure and cluster.failure.message:
+        return explain_quota(cluster.failure.message)  # a quota or an admission policy
+    is_ignored = not cluster.is_handled and not situation.observed.pods
+    if is_ignored and cluster.created and situation.until(cluster.created, SILENCE_SECONDS) <= 0:
         return "KubeRay does not act on the RayCluster; ask your administrator whether KubeRay runs"
     return ""
 
 
-def _count_workers(situation: Situation, cluster: Mapping[str, Any]) -> WorkerStatus:
+def _count_workers(situation: Situation, cluster: Cluster) -> WorkerStatus:
     """Return `status.dataWorkers` with the present numbers."""
     workers, observed = situation.status.data_workers or WorkerStatus(), situation.observed
-    groups = cluster["spec"].get("workerGroupSpecs") or ()
-    wanted = [group.get("replicas") for group in groups if group["groupName"] == DATA_WORKERS]
-    if wanted and wanted[0] is not None:  # else this pass restores the previous number
-        workers = workers.change(desired_replicas=wanted[0])
+    group = cluster.find_group(DATA_WORKERS)
+    if group and group.replicas is not None:  # else this pass restores the previous number
+        workers = workers.change(desired_replicas=group.replicas)
     return workers.change(
         current_replicas=sum(pod.role == DATA_WORKERS for pod in observed.pods),
         ready_replicas=observed.ready(DATA_WORKERS),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dataset_operator.api import REPLICA_FAILURE, SCALED
+from dataset_operator.api import SCALED
 from dataset_operator.autoscaling.interface import TOO_MANY_REPLICAS, UNSCHEDULABLE, Decision
 from dataset_operator.autoscaling.signals import stuck_after_seconds
 from dataset_operator.plan.data_workers.draining import (
@@ -21,7 +21,6 @@ from dataset_operator.plan.data_workers.draining import (
 from dataset_operator.plan.scaling_log import record_decision
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import NOTHING, Verdict, change, record_event
-from dataset_operator.status import find_condition
 
 
 def report_change(situation: Situation, answer: Decision, before: int) -> Verdict:
@@ -69,10 +68,8 @@ def are_refused(situation: Situation, seconds: float) -> bool:
 
     The last change of the number must be as old: until then, missing pods may be in creation.
     """
-    cluster = situation.observed.ray_cluster or {}
-    found = find_condition(cluster.get("status") or {}, REPLICA_FAILURE)
-    if found is None or found["status"] != "True":
+    cluster = situation.observed.cluster
+    if cluster is None or cluster.failure is None:
         return False
-    asked = situation.status.last_scale_time
-    times = [time for time in (asked, found.get("lastTransitionTime")) if time]
+    times = [time for time in (situation.status.last_scale_time, cluster.failure.since) if time]
     return bool(times) and all(situation.until(time, seconds) <= 0 for time in times)

@@ -27,8 +27,9 @@ from datetime import UTC, datetime
 
 from dataset_operator.api import DATA_WORKERS, NODE_LOST
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.documents import Document, parse_time
-from dataset_operator.observed import Pod
+from dataset_operator.builders.frozen import resize_group
+from dataset_operator.documents import parse_time
+from dataset_operator.observed import Pod, WorkerGroup
 from dataset_operator.plan.cluster_objects import forget_drain
 from dataset_operator.plan.outcome import Drain, Patch
 from dataset_operator.plan.ray_cluster import LOST_SECONDS
@@ -73,12 +74,11 @@ class _Sorted:
 # --- observed state -------------------------------------------------------------------------------
 
 
-def find_group(situation: Situation) -> Document | None:
+def find_group(situation: Situation) -> WorkerGroup | None:
     """Return the data workers' group of the RayCluster; None if it or its `replicas` is missing."""
-    cluster = situation.observed.ray_cluster
-    groups: Sequence[Document] = cluster["spec"].get("workerGroupSpecs") or () if cluster else ()
-    mine = (g for g in groups if g["groupName"] == DATA_WORKERS and g.get("replicas") is not None)
-    return next(mine, None)
+    cluster = situation.observed.cluster
+    group = cluster.find_group(DATA_WORKERS) if cluster else None
+    return group if group and group.replicas is not None else None
 
 
 def count_wanted(situation: Situation) -> int:
@@ -149,7 +149,7 @@ def begin_draining(situation: Situation, pods: Sequence[Pod], staying: int) -> t
 def forget_lost_cluster(situation: Situation) -> Verdict | None:
     """Forget draining workers if the cluster is gone; the next starts with the staying count."""
     workers = situation.status.data_workers
-    if situation.observed.ray_cluster is not None or workers is None:
+    if situation.observed.cluster is not None or workers is None:
         return None
     return change(data_workers=forget_drain(workers))
 
@@ -333,22 +333,10 @@ def _drain(situation: Situation, victims: Victims) -> Verdict:
 
 def _patch(situation: Situation, replicas: int, names: Sequence[str]) -> Verdict:
     """Patch the group; the patch replaces the list of groups and fails after another write."""
-    cluster, mine = situation.observed.ray_cluster, find_group(situation)
+    cluster, most = situation.observed.cluster, situation.cluster_spec.data_workers.max_replicas
     assert cluster is not None
-    assert mine is not None
-    changed: Document = {
-        "replicas": replicas,
-        # KubeRay creates no more pods than this, whatever `replicas` is.
-        "maxReplicas": max(situation.cluster_spec.data_workers.max_replicas, replicas),
-    }
-    if names or _listed(situation):
-        changed["scaleStrategy"] = {"workersToDelete": list(names)}
-    groups = [
-        {**group, **changed} if group is mine else group
-        for group in cluster["spec"]["workerGroupSpecs"]
-    ]
-    version = cluster["metadata"]["resourceVersion"]
-    patch = {"metadata": {"resourceVersion": version}, "spec": {"workerGroupSpecs": groups}}
+    to_delete = list(names) if names or _listed(situation) else None
+    patch = resize_group(cluster.document, DATA_WORKERS, (replicas, most), to_delete)
     return act(Patch("RayCluster", situation.owner.ray_cluster, patch))
 
 
@@ -428,12 +416,12 @@ def _pods(situation: Situation) -> list[Pod]:
 
 def _get_replicas(situation: Situation) -> int:
     group = find_group(situation)
-    return 0 if group is None else int(group["replicas"])
+    return group.replicas or 0 if group else 0
 
 
 def _listed(situation: Situation) -> Sequence[str]:
-    group = find_group(situation) or {}
-    return (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
+    group = find_group(situation)
+    return group.to_delete if group else ()
 
 
 def _is_lost(situation: Situation, pod: Pod) -> bool:

@@ -77,7 +77,7 @@ _READY_SECONDS = 120.0
 
 def scale_workers(situation: Situation) -> Verdict | None:
     """Run the autoscaling policy once per period and carry out its number; never end the pass."""
-    job, cluster = situation.observed.job, situation.observed.ray_cluster
+    job, cluster = situation.observed.job, situation.observed.cluster
     if job is None or job.status != "RUNNING" or cluster is None or situation.will(Patch):
         return None
     if find_group(situation) is None or is_scaling_requested(situation):
