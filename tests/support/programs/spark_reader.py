@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tools.go_tools import ToolError
-from tools.jar_tools import ICEBERG_SPARK, fetch, find_jars
+from tools.packages import ICEBERG_SPARK, fetch, find_jars
 
 _ROOT = Path(__file__).resolve().parents[3]
 # Not in the lock, since it takes 400 MB: `make bench-iceberg` installs it too.
