@@ -20,6 +20,7 @@ from dataset_operator.autoscaling.confidence import mean_of, squares_of
 from dataset_operator.autoscaling.estimates import Estimate
 from dataset_operator.autoscaling.interface import EARLY_SECONDS
 from dataset_operator.autoscaling.intervals import (
+    FIRST_GROWTH,
     MAX_GROWTH,
     NOISE_DEGREES,
     SMOOTHING_SECONDS,
@@ -93,7 +94,8 @@ def judge(
     most = max(plateau.rows_per_second for plateau in memory.plateaus)
     enough, until = _find_enough(memory.plateaus), sample.at + REMEMBER_SECONDS
     point = SaturationPoint(workers=enough, until=until, rows_per_second=most)
-    return replace(memory, saturation=point)
+    # Growth starts again, lest "storage near demand" runs away with many workers.
+    return replace(memory, saturation=point, growth=FIRST_GROWTH)
 
 
 def _is_steady(memory: Memory, before: Plateau, now: Plateau) -> bool:
