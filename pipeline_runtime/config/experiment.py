@@ -175,8 +175,8 @@ class ExperimentSpec(SpecModel):
 
     def find_consumers(self) -> dict[str, ConsumerModel]:
         """Return the sections that are given, by the name of their field."""
-        given = {to_camel(name): getattr(self, name) for name in type(self).model_fields}
-        return {name: each for name, each in given.items() if isinstance(each, ConsumerModel)}
+        given = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {to_camel(name): each for name, each in given if isinstance(each, ConsumerModel)}
 
     @property
     def num_trainers(self) -> int:

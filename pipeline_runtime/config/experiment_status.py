@@ -48,10 +48,11 @@ class StatusModel(SpecModel):
 
     def change(self, **fields: object) -> Self:
         """Return a copy with changed fields, by their Python names; None clears a field."""
-        if unknown := fields.keys() - type(self).model_fields.keys():
+        known = type(self).model_fields
+        if unknown := fields.keys() - known.keys():
             raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
         cleared = {name for name, value in fields.items() if value is None}
-        defaults = {name: type(self).model_fields[name].default for name in cleared}
+        defaults = {name: known[name].default for name in cleared}
         copied = self.model_copy(update={**fields, **defaults})
         copied.model_fields_set.difference_update(cleared)
         return copied

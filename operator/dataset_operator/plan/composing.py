@@ -63,4 +63,4 @@ def complete_status(situation: Situation) -> ExperimentStatus:
 
 def is_status_new(situation: Situation) -> bool:
     """Return whether the status, as decided so far, differs from the observed one."""
-    return complete_status(situation).to_document() != situation.observed.status.to_document()
+    return complete_status(situation) != situation.observed.status

@@ -213,7 +213,7 @@ def ensure_children(situation: Situation) -> Verdict:
     wrong += create_missing_account(situation)
     if cluster is None:
         return _create_cluster(situation, wrong) + look_again(WAIT_SECONDS) + END
-    patch, _ = _find_correction(situation, cluster)
+    patch = _find_correction(situation, cluster)
     if patch is not None:
         wrong += act(Patch("RayCluster", situation.owner.ray_cluster, patch))
         message = "the RayCluster was changed to match the spec"
@@ -238,24 +238,39 @@ def _create_cluster(situation: Situation, others: Verdict) -> Verdict:
     return created + set_condition(CLUSTER_READY, False, CLUSTER_CREATING, message)
 
 
-def _find_correction(situation: Situation, cluster: Cluster) -> tuple[Document | None, str]:
-    """Return the patch that undoes edits by hand, and why some of them stay; "" if none do.
+def _find_correction(situation: Situation, cluster: Cluster) -> Document | None:
+    """Return the patch that undoes edits by hand; None if there are none.
 
     Only the number of data workers is corrected if the rendered spec is unknown or is not allowed
     any more, and nothing if the wanted spec is invalid.
     """
     if situation.spec is None:
-        return None, ""
+        return None
     rendered, workers = situation.observed.rendered, situation.cluster_spec.data_workers
     patch = correct(cluster.document, rendered, workers)
+    if patch is not None and _find_forbidden_parts(situation):
+        return correct(cluster.document, None, workers)
+    return patch
+
+
+def _find_forbidden_parts(situation: Situation) -> str:
+    """Return what the platform does not allow of the cluster as it was rendered; "" if nothing."""
+    rendered = situation.observed.rendered
+    made = {"kind": "RayCluster", "spec": rendered}
+    return find_forbidden(situation.owner, situation.settings, made) if rendered else ""
+
+
+def _find_uncorrected(situation: Situation, cluster: Cluster) -> str:
+    """Return why edits by hand are not undone; "" if they are, or if there are none."""
+    if situation.spec is None:
+        return ""
     if broken := name_broken_seal(situation, "RayCluster"):
-        return patch, f"{broken} has annotations that the operator did not write"
-    if patch is not None and rendered is not None:
-        made = {"kind": "RayCluster", "spec": rendered}
-        if why := find_forbidden(situation.owner, situation.settings, made):
-            why = f"it was created with fields that are no longer allowed: {why}"
-            return correct(cluster.document, None, workers), why
-    return patch, ""
+        return f"{broken} has annotations that the operator did not write"
+    why = _find_forbidden_parts(situation)
+    workers = situation.cluster_spec.data_workers
+    if not why or correct(cluster.document, situation.observed.rendered, workers) is None:
+        return ""
+    return f"it was created with fields that are no longer allowed: {why}"
 
 
 def _find_wrong(situation: Situation) -> list[Document]:
@@ -319,8 +334,7 @@ def _report_ready(situation: Situation, cluster: Cluster) -> Verdict:
     if refusal is not None and not situation.will(Trial):
         message = f"the cluster is up, but the API server refuses an object: {refusal.message}"
         return set_condition(CLUSTER_READY, True, OWNED_OBJECT_REFUSED, message, warns=True)
-    _, not_corrected = _find_correction(situation, cluster)
-    if not_corrected:
+    if not_corrected := _find_uncorrected(situation, cluster):
         message = f"the cluster is up, but edits by hand are not undone: {not_corrected}"
         return set_condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
     if situation.will(Apply, Patch) and situation.reason(CLUSTER_READY) == OWNED_OBJECT_REFUSED:

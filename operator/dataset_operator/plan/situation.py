@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -66,8 +66,8 @@ class Situation:
     @classmethod
     def begin(cls, observed: Observed, now: datetime) -> Situation:
         """Return the situation before the first rule."""
-        written = observed.status.to_document()
-        kept = forget_future(written, now)
+        written = observed.document.get("status")
+        kept = forget_future(written, now) if isinstance(written, Mapping) else written
         status = observed.status if kept == written else parse_status(kept)
         return cls(
             observed=observed,
@@ -82,16 +82,18 @@ class Situation:
 
         Events get a fixed order, since the rules of one stage have none.
         """
-        kept = tuple(known for known in self.status.conditions if known.type not in verdict.clears)
-        cleared = {"conditions": kept} if len(kept) < len(self.status.conditions) else {}
-        status = self.status.change(**cleared, **verdict.fields)
-        events = list(self.events)
+        fields, conditions = dict(verdict.fields), self.status.conditions
+        if verdict.clears:
+            fields["conditions"] = tuple(c for c in conditions if c.type not in verdict.clears)
+        status = self.status.change(**fields) if fields else self.status
+        events, generation = list(self.events), self.observed.generation
         for new in sorted(verdict.conditions, key=lambda new: place_condition(new.type)):
             before = status.find(new.type)
-            is_new = before is None or (before.status, before.reason) != (new.status, new.reason)
-            if is_new and new.is_recorded:
-                events.append(build_event(new.reason, new.message, warns=new.warns))
-            generation = self.observed.generation
+            if before is None or (before.status, before.reason) != (new.status, new.reason):
+                if new.is_recorded:
+                    events.append(build_event(new.reason, new.message, warns=new.warns))
+            elif (before.message, before.observed_generation) == (new.message, generation):
+                continue
             status = set_condition(status, _build(new), generation=generation, now=self.now)
         soon = [s for s in (self.again_seconds, verdict.again_seconds) if s is not None]
         holds = verdict.has_finalizer

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 from dataset_operator.plan.situation import Rule, Situation
-from dataset_operator.plan.verdict import NOTHING, Verdict
+from dataset_operator.plan.verdict import Verdict
 
 
 class Stage(NamedTuple):
@@ -24,8 +26,9 @@ class Stage(NamedTuple):
         """Yield what the rules decide, if the pass gets to this stage."""
         if self.is_closing or not situation.is_decided:
             found = (rule(situation) for rule in self.rules)
-            yield from (verdict for verdict in found if verdict not in (None, NOTHING))
+            yield from (verdict for verdict in found if verdict is not None)
 
     def judge(self, situation: Situation) -> Situation:
         """Return the situation that the next stage sees."""
-        return situation.after(sum(self.find_verdicts(situation), NOTHING))
+        verdicts = list(self.find_verdicts(situation))
+        return situation.after(reduce(add, verdicts)) if verdicts else situation

@@ -15,6 +15,8 @@ from dataset_operator.plan.outcome import Action, Event
 from dataset_operator.status import ConditionStatus, fit_message
 from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, ExperimentStatus
 
+_FIELDS = frozenset(ExperimentStatus.model_fields)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCondition:
@@ -74,8 +76,7 @@ class Verdict:
     judged: Judged | None = None
 
     def __post_init__(self) -> None:
-        unknown = self.fields.keys() - ExperimentStatus.model_fields.keys()
-        if unknown:
+        if unknown := self.fields.keys() - _FIELDS:
             raise TypeError(f"no fields of the status: {sorted(unknown)}")
 
     def __add__(self, later: Verdict) -> Verdict:

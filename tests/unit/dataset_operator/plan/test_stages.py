@@ -15,6 +15,7 @@ from world import World, build_document, running
 from dataset_operator.observed import CatalogTables, Observed, Progress, Refusal
 from dataset_operator.plan import STAGES, Stage, decide
 from dataset_operator.plan.situation import Situation
+from dataset_operator.plan.verdict import Verdict, look_again, set_condition
 from dataset_operator.readings import Readings
 from pipeline_runtime.config import MaterializationStatus
 
@@ -133,7 +134,26 @@ def test_rules_of_each_stage_act_together() -> None:
     for observed, now in chain.from_iterable(story() for story in STORIES.values()):
         situation = Situation.begin(observed, now)
         for stage in STAGES:
-            if len(list(stage.find_verdicts(situation))) > 1:
+            if sum(verdict != Verdict() for verdict in stage.find_verdicts(situation)) > 1:
                 alone.discard(stage.name)
             situation = stage.judge(situation)
     assert not alone
+
+
+def count_attempts(situation: Situation) -> Verdict | None:
+    """Report the attempts in a condition of its own: the smallest rule."""
+    if situation.attempt == 0:
+        return None
+    message = f"{situation.attempt} attempts so far"
+    return set_condition("Attempted", True, "Counted", message) + look_again(7)
+
+
+def test_a_rule_is_a_function_in_a_stage() -> None:
+    world = running()
+    stages = (Stage("toy", (count_attempts,)), *STAGES)
+    decision = decide(world.observe(), world.now, stages)
+    found = decision.status.find("Attempted")
+    assert found is not None
+    assert (found.status, found.reason, found.message) == ("True", "Counted", "1 attempts so far")
+    assert [event.reason for event in decision.events] == ["Counted"]
+    assert decision.again_seconds == 7
