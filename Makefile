@@ -115,7 +115,7 @@ crd: setup ## Write crds/datasetexperiments.yaml from the models of the manifest
 	$(BIN)/python -m tools.crd
 	$(BIN)/python -m tools.chart
 
-steps: setup ## Write the fluent API's methods, docs/steps.md and the tables of docs/manifest.md from the steps
+steps: setup ## Write the fluent API's methods, docs/steps.md and the tables of docs/manifest.md from the models
 	$(BIN)/python -m tools.steps
 
 sample-data: setup ## Make the sample data in build/data (ROWS=1000000)

@@ -296,7 +296,7 @@ def _build_field(model: type[SpecModel], name: str) -> Schema:
     schema = dict(_by_field(FIELD_SCHEMAS, model, name) or {})
     schema = schema or build_schema(field.annotation, field.metadata)
     # Readers of conditions parse these fields as times.
-    if issubclass(model, StatusModel) and (name == "time" or name.endswith("_time")):
+    if is_time_field(model, name):
         schema["format"] = "date-time"
     if extra := _by_field(TEXT_SCHEMAS, model, name):
         texts = schema.get("items", schema)
@@ -311,6 +311,11 @@ def _build_field(model: type[SpecModel], name: str) -> Schema:
     text = find_description(model, name) or schema.pop("description", "")
     schema.pop("description", None)
     return {"description": text, **schema}
+
+
+def is_time_field(model: type[SpecModel], name: str) -> bool:
+    """Return whether a field of the status has a time."""
+    return issubclass(model, StatusModel) and (name == "time" or name.endswith("_time"))
 
 
 def _by_field(
@@ -361,7 +366,12 @@ def _attribute_docstrings(model: type) -> dict[str, str]:
 
 def find_summary(model: type) -> str:
     """Return the first paragraph of a class's docstring, on one line."""
-    return _unwrap((inspect.getdoc(model) or "").partition("\n\n")[0])
+    return next(iter(find_paragraphs(model)), "")
+
+
+def find_paragraphs(model: type) -> list[str]:
+    """Return the paragraphs of a class's docstring, each on one line."""
+    return [_unwrap(text) for text in (inspect.getdoc(model) or "").split("\n\n")]
 
 
 def _unwrap(text: str) -> str:

@@ -1,7 +1,7 @@
-"""Writes what follows from the declarations of steps and sources; see `make steps`.
+"""Writes what follows from the declarations of steps, sources and the status; see `make steps`.
 
 - `pipeline_runtime/step_methods.py`, the methods of the fluent API, each with a typed signature;
-- the tables of the fields of steps and sources in docs/manifest.md, from the models;
+- the tables of the fields of steps, sources and the status in docs/manifest.md, from the models;
 - the sections of docs/steps.md, from each folder's guide.
 
 A model with a `from_python` of its own fixes the signature of its method. Otherwise it follows from
@@ -28,7 +28,7 @@ import annotated_types
 from pydantic.alias_generators import to_snake
 from pydantic.fields import FieldInfo
 
-from pipeline_runtime.config import SpecModel
+from pipeline_runtime.config import ExperimentStatus, SpecModel
 from pipeline_runtime.config.base import MAX_INT32, MAX_SAFE_INTEGER
 from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.introspect import (
@@ -41,7 +41,14 @@ from pipeline_runtime.config.introspect import (
 )
 from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.config.step_registry import load_models
-from tools.crd import LINE_CHARS, find_description, find_summary, list_members
+from tools.crd import (
+    LINE_CHARS,
+    find_description,
+    find_paragraphs,
+    find_summary,
+    is_time_field,
+    list_members,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS = ROOT / "pipeline_runtime" / "step_methods.py"
@@ -50,6 +57,9 @@ MANIFEST, GUIDE = ROOT / "docs" / "manifest.md", ROOT / "docs" / "steps.md"
 _REGION = re.compile(r"(?<=<!-- by `make steps`)([^\n]*-->\n).*(?=<!-- end -->\n)", re.S)
 _SOURCES = re.compile(
     r"(?<=<!-- sources, by `make)([^\n]*-->\n).*(?=<!-- end of sources -->)", re.S
+)
+_STATUS = re.compile(
+    r"(?<=<!-- status, by `make)([^\n]*-->\n).*(?=<!-- end of the status -->)", re.S
 )
 _WORDS = {bool: "boolean", int: "integer", str: "string"}
 
@@ -85,9 +95,10 @@ _INDENT = "    "
 def render_files() -> Mapping[Path, str]:
     """Return the text of each file that is written, whole."""
     manifest = render_region(MANIFEST.read_text(encoding="utf-8"), render_reference())
+    manifest = render_region(manifest, render_sources(), _SOURCES)
     return {
         METHODS: render_methods(),
-        MANIFEST: render_region(manifest, render_sources(), _SOURCES),
+        MANIFEST: render_region(manifest, render_status(), _STATUS),
         GUIDE: render_region(GUIDE.read_text(encoding="utf-8"), render_guide()),
     }
 
@@ -116,6 +127,28 @@ def render_reference() -> str:
 def render_sources() -> str:
     """Return the sections of docs/manifest.md about sources."""
     return "\n".join(starmap(_render_section, SourceChoice.source_models().items()))
+
+
+def render_status(model: type[SpecModel] = ExperimentStatus) -> str:
+    """Return the sections of docs/manifest.md about the status."""
+    return "\n".join(_render_parts("status", model))
+
+
+def _render_parts(title: str, model: type[SpecModel]) -> Iterator[str]:
+    """Yield the section of a part of the status, then those of the parts below it."""
+    rows, below = "", []
+    for alias, name in field_names(model).items():
+        field = model.model_fields[name]
+        kind = _describe_type(field.annotation, field.metadata)
+        kind = "time" if is_time_field(model, name) else kind
+        rows += f"| `{alias}` | {kind} | {_describe_meaning(model, name)} |\n"
+        if part := find_model(field.annotation):
+            brackets = "[]" if is_list(field.annotation) else ""
+            below.append((f"{title}.{alias}{brackets}", part))
+    text = "\n\n".join(find_paragraphs(model))
+    yield f"## {title}\n\n{text}\n\n| field | type | meaning |\n|---|---|---|\n{rows}"
+    for path, part in below:
+        yield from _render_parts(path, part)
 
 
 def _render_section(title: str, model: type[SpecModel]) -> str:

@@ -1,12 +1,9 @@
-"""The one condition that says how an experiment stands, for logs and people; nothing decides by it.
+"""Choose the condition that summarises an experiment, for logs and people; no rule decides by it.
 
-`status` derives the phase, one word for a column; this is the sentence behind it.
+`status` derives the phase, one word for a column; the headline's message is the explanation.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from dataset_operator.api import (
     ACCEPTED,
@@ -17,20 +14,21 @@ from dataset_operator.api import (
     SUSPENDED,
     SUSPENDED_BY_SPEC,
 )
-from dataset_operator.status import find_condition, find_work, is_true
+from dataset_operator.status import find_work
+from pipeline_runtime.config import Condition, ExperimentStatus
 
 
-def find_headline(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The condition to tell first; None before the first pass."""
+def find_headline(status: ExperimentStatus) -> Condition | None:
+    """Return the most important condition; None before the first pass."""
     for kind in (FAILED, COMPLETE, SUSPENDED):
-        if is_true(status, kind):
-            return find_condition(status, kind)
-    accepted = find_condition(status, ACCEPTED)
-    if accepted is not None and accepted["reason"] == INVALID_SPEC:
+        if status.is_true(kind):
+            return status.find(kind)
+    accepted = status.find(ACCEPTED)
+    if accepted is not None and accepted.reason == INVALID_SPEC:
         return accepted
-    work, ready = find_work(status), find_condition(status, CLUSTER_READY)
-    # Of a job there is something to say only once the cluster is up; after a resume not at once.
-    is_told = work is not None and work["reason"] != SUSPENDED_BY_SPEC
-    if is_told and (ready is None or ready["status"] == "True"):
+    work, ready = find_work(status), status.find(CLUSTER_READY)
+    # The job is worth reporting once the cluster is up and, after a resume, an attempt has begun.
+    is_reported = work is not None and work.reason != SUSPENDED_BY_SPEC
+    if is_reported and (ready is None or ready.status == "True"):
         return work
     return ready or accepted

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +29,6 @@ Mappings = dict[str, Any]  # of shapes by the names of fields
 Shape = type | Callable[[Any], bool] | Mappings | list[Any]
 _ABSENT: Any = object()
 _MAX_COUNT = 2**31 - 1  # Kubernetes' int32
-_MAX_WHOLE = 2**63 - 1  # Kubernetes' int64
 # Arithmetic with times of other years fails: `datetime` ends at 9999.
 _YEARS = range(1970, 9000)
 _DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -47,17 +45,6 @@ def is_time(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _MAX_COUNT
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MAX_WHOLE
-
-
-def _is_decimal(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and math.isfinite(float(value))
-    except ValueError:
-        return False
 
 
 def _is_address(value: Any) -> bool:
@@ -97,37 +84,11 @@ _CONTAINER: Shape = {
     "state": {"*": _STATE},
     "lastState": {"*": _STATE},
 }
-_DECISION: Shape = {"time!": str, "reason!": str, "before!": _is_count, "after!": _is_count}
-
-
-def _fit_groups(shape: Shape) -> Mappings:
-    """Return the shapes of the fields of all groups that a policy scales."""
-    return {kind.spec_field: [shape] if kind.is_list else shape for kind in list_scaled()}
-
-
-# The parts of an experiment that `telemetry` reports. Passes read the status by `parse_status`.
+_BOUNDS: Shape = {"minReplicas": _is_count, "maxReplicas": _is_count}
+# The parts of an experiment that `telemetry` reports, besides the status (`parse_status`).
 _EXPERIMENT: Shape = {
     "metadata!": {"name!": str},
-    "spec": _fit_groups({"minReplicas": _is_count, "maxReplicas": _is_count}),
-    "status": {
-        "phase": str,
-        "conditions": [{**_CONDITION, "reason!": str, "lastTransitionTime": str}],
-        "usage": {"cost": _is_decimal, "currency": str, "accounted": dict, "*": _is_whole},
-        "startTime": str,
-        "trainingStartTime": str,
-        "submission": {"time": str},
-        "rayClusterName": str,
-        "attempt": _is_count,
-        "failures": _is_count,
-        "gpus": _is_count,
-        **_fit_groups({"name": str, "draining": [dict], "drainingTo": _is_count, "*": _is_count}),
-        "trainer": {
-            "gpuUtilizationPercent": _is_count,
-            "productionWaitPercent": _is_count,
-            "progressPercent": _is_count,
-        },
-        "scaling": {"decisions": [_DECISION]},
-    },
+    "spec": {kind.spec_field: [_BOUNDS] if kind.is_list else _BOUNDS for kind in list_scaled()},
 }
 _TEMPLATE: Shape = {"metadata": dict, "spec": dict}
 _SHAPES: Mapping[str, Shape] = {

@@ -28,7 +28,8 @@ from dataset_operator.api import (
     WRITING,
 )
 from dataset_operator.documents import format_time
-from pipeline_runtime.config import Condition, ExperimentStatus, clean
+from dataset_operator.groups import WorkerGroup
+from pipeline_runtime.config import Condition, ExperimentStatus, WorkerStatus, clean
 
 # Bytes of a message in JSON: the messages of all conditions (`ExperimentStatus.conditions`)
 # leave room for the rest of a status, which has at most MAX_STATUS_BYTES.
@@ -66,26 +67,35 @@ _ORDER = (
 
 
 def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """Return the condition of a type; None if there is none."""
+    """Return the condition of a type in a status that is a mapping; None if there is none."""
     conditions: Sequence[Mapping[str, Any]] = status.get("conditions") or ()
     return next((condition for condition in conditions if condition["type"] == kind), None)
 
 
-def is_true(status: Mapping[str, Any], kind: str) -> bool:
-    """Return whether a condition exists and is true."""
-    condition = find_condition(status, kind)
-    return condition is not None and condition["status"] == "True"
-
-
-def find_work(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def find_work(status: ExperimentStatus) -> Condition | None:
     """Return the condition about the driver, Training or Writing; None before the first attempt."""
-    return find_condition(status, TRAINING) or find_condition(status, WRITING)
+    return status.find(TRAINING) or status.find(WRITING)
 
 
-def is_working(status: Mapping[str, Any]) -> bool:
+def is_working(status: ExperimentStatus) -> bool:
     """Return whether the driver runs."""
     work = find_work(status)
-    return work is not None and work["status"] == "True"
+    return work is not None and work.status == "True"
+
+
+def count_staying(workers: WorkerStatus | None) -> int | None:
+    """Return the desired data workers without those that are draining; None without a cluster."""
+    if workers is None:
+        return None
+    return workers.desired_replicas if workers.draining_to is None else workers.draining_to
+
+
+def list_workers(status: ExperimentStatus, kind: WorkerGroup) -> tuple[WorkerStatus, ...]:
+    """Return the numbers of pods of a kind of group; of several groups if it is a list."""
+    found = getattr(status, kind.attribute)
+    if kind.is_list:
+        return tuple(found)
+    return () if found is None else (found,)
 
 
 def set_condition(
@@ -171,7 +181,7 @@ def _replace_later(value: Any, latest: str, now: str) -> Any:
 
 def derive_phase(status: ExperimentStatus) -> str:
     """Derive the phase, one word for printing; nothing reads it back."""
-    work = status.find(TRAINING) or status.find(WRITING)
+    work = find_work(status)
     word = _WORK_PHASES.get(work.reason) if work is not None else None
     if word and not any(map(status.is_true, (FAILED, COMPLETE, SUSPENDED))):
         return word

@@ -1,7 +1,10 @@
 """The status of a DatasetExperiment, which the operator records.
 
-It mirrors `crds/datasetexperiments.yaml`; within v1alpha1 fields are only ever added. It accepts
-the fields that newer operators write, so that the output of `kubectl get -o yaml` is a manifest.
+This is its only definition. The CRD (`make crd`) and the reference in docs/manifest.md (`make
+steps`) are written from these models and their docstrings; the operator, its metrics and the
+commands parse a stored status into them. Within v1alpha1 fields are only ever added. The models
+accept the fields that newer operators write, so that the output of `kubectl get -o yaml` is a
+manifest.
 """
 
 from __future__ import annotations
@@ -236,7 +239,11 @@ class MetricStatus(StatusModel):
 
 
 class TrainerStatus(StatusModel):
-    """Progress of the training, or of the table that the run writes."""
+    """Progress of the training, or of the table that the run writes.
+
+    Non-integers are decimal strings. With `output` it has the first three fields and
+    `lastUpdateTime`.
+    """
 
     progress_percent: Percent | None = None
     """Share of the whole run that is done."""
@@ -255,7 +262,10 @@ class TrainerStatus(StatusModel):
 
 
 class OutputStatus(StatusModel):
-    """The table that the run writes."""
+    """The table that the run writes.
+
+    The numbers change at most every 30 seconds. The last ones are those of the driver's log.
+    """
 
     rows: LargeCount = 0
     """Rows that are stored so far."""
@@ -272,7 +282,10 @@ class OutputStatus(StatusModel):
 
 
 class SnapshotStatus(StatusModel):
-    """A snapshot of an Iceberg table that the run reads, as the dataset or as a side of a join."""
+    """A snapshot of an Iceberg table that the run reads, as the dataset or as a side of a join.
+
+    The driver reports them. The cache table of the step `materialize` is one of the tables.
+    """
 
     catalog: Label
     """Catalog of the table."""
@@ -283,7 +296,10 @@ class SnapshotStatus(StatusModel):
 
 
 class MaterializationStatus(StatusModel):
-    """The cache table of the step `materialize`."""
+    """The cache table of the step `materialize`.
+
+    The driver reports it. The condition `Materialized` says what it means for the run.
+    """
 
     catalog: Label
     """Catalog of the table."""
@@ -315,7 +331,19 @@ class AccountedStatus(StatusModel):
 
 
 class UsageStatus(StatusModel):
-    """Resources that all attempts of the present run used, each pod counted once it has a node."""
+    """Resources that all attempts of the present run used, each pod counted once it has a node.
+
+    A pod counts until it has left its node, ready or not. The head does not count. The sums are
+    written together with other changes, and at least once a minute while pods are held.
+
+    Existing pods are counted to the second by their own timestamps, even after a time without an
+    operator. Pods that ended, or came and went, while no operator looked for more than two minutes
+    are not counted from then on.
+
+    The idle share is `gpuIdleSeconds` divided by `gpuMeasuredSeconds`. A GPU counts as idle for the
+    share of time that its utilisation leaves. If the utilisation is unknown, it is the share of
+    time that trainers waited for data, without the time that the model itself leaves GPUs idle.
+    """
 
     gpu_seconds: LargeCount = 0
     """GPUs of trainers times seconds."""
@@ -333,7 +361,10 @@ class UsageStatus(StatusModel):
 
 
 class ScaleRequestStatus(StatusModel):
-    """The last request for a number of data workers that was applied or refused."""
+    """The last request for a number of data workers that was applied or refused.
+
+    `lastmile scale` makes such requests.
+    """
 
     id: StatusText
     """Digest of the annotation with the request."""
@@ -349,7 +380,7 @@ class SubmissionStatus(StatusModel):
     """The submitted attempt that has not ended; recorded before Ray gets it."""
 
     id: StatusText
-    """Ray's submission id."""
+    """Submission id of the attempt in Ray."""
     head_pod_uid: StatusText
     """The head pod that it was submitted to; another head means that the cluster was lost."""
     time: TimeText
@@ -359,7 +390,10 @@ class SubmissionStatus(StatusModel):
 
 
 class HistoryStatus(StatusModel):
-    """State of storing the last cluster's events, decisions and last status."""
+    """State of storing the last cluster's events, decisions and last status.
+
+    docs/operating/history.md describes what is stored.
+    """
 
     state: StatusText | None = None
     """`Pending`, `Kept`, `Failed` or `Skipped`."""
@@ -415,7 +449,7 @@ class ExperimentStatus(StatusModel):
     completion_time: TimeText | None = None
     """Time when the run ended; `ttlSecondsAfterFinished` counts from it."""
     gpus: Count | None = None
-    """GPUs of all trainers together."""
+    """GPUs of all trainers together; 0 with `output`."""
     data_workers: WorkerStatus | None = None
     last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
     """Time when the desired number last changed."""

@@ -18,8 +18,8 @@ from dataset_operator.cli.options import (
     NamespaceOption,
     Target,
 )
+from dataset_operator.cli.stored import locate_run
 from dataset_operator.documents import Document
-from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
 from pipeline_runtime.config import RuleSet, clean, locate_artifacts, parse_stored
 
@@ -70,11 +70,8 @@ def locate(document: Document, storage_root: str | None) -> tuple[str, str]:
     Raises:
         UserError: the experiment has no run yet.
     """
-    owner, status = Owner.of(document), document.get("status") or {}
-    if "artifactsUri" not in status:
-        raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
-    uri: str = status["artifactsUri"]
+    uri, run = locate_run(document)
     if storage_root is not None:
         experiment, _ = parse_stored(document, RuleSet.NONE)
         uri = locate_artifacts(experiment, storage_root, wins=True)
-    return uri, owner.run_id(status["run"])
+    return uri, Owner.of(document).run_id(run)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import typer
 
@@ -34,7 +34,16 @@ from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.names import Owner
 from dataset_operator.remedies import advise_on_end
-from pipeline_runtime.config import clean
+from dataset_operator.shapes import parse_status
+from pipeline_runtime.config import (
+    Condition,
+    ExperimentStatus,
+    MaterializationStatus,
+    OutputStatus,
+    TrainerStatus,
+    UsageStatus,
+    clean,
+)
 
 # To fit one screen: the newest events, and the pods that are not ready before the others.
 _MAX_EVENTS = 8
@@ -43,14 +52,19 @@ _LABEL_CHARS = 11
 _HOUR_SECONDS = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Picture:
-    """An experiment and what belongs to it."""
+    """An experiment with its pods and events."""
 
     document: Document
     pods: Sequence[Document]
     events: Sequence[Document]
     note: str = ""
+
+    @cached_property
+    def status(self) -> ExperimentStatus:
+        """The experiment's status."""
+        return parse_status(self.document.get("status"))
 
 
 def describe(
@@ -85,12 +99,12 @@ def _look_back(program: typer.Context, picture: Picture) -> Picture:
 
     The API server keeps events for an hour only.
     """
-    history = (picture.document.get("status") or {}).get("history") or {}
-    if history.get("state") != "Kept" or picture.pods:
+    status = picture.status
+    is_kept = status.history is not None and status.history.state == "Kept"
+    if not is_kept or picture.pods or status.run is None or status.artifacts_uri is None:
         return picture
-    status, owner = picture.document["status"], Owner.of(picture.document)
-    run_id = owner.run_id(status["run"])
-    pods, events, problem = program.obj.look_back(status["artifactsUri"], run_id)
+    run_id = Owner.of(picture.document).run_id(status.run)
+    pods, events, problem = program.obj.look_back(status.artifacts_uri, run_id)
     if problem is not None:
         why = f"the store, which has the pods and events, cannot be read from here: {problem}"
         return replace(picture, note=why)
@@ -111,23 +125,27 @@ async def _look(cluster: Cluster, name: str) -> Picture:
 
 
 def _print(picture: Picture) -> None:
-    columns = get_columns()
-    for label, value in build_summary(picture.document):
+    columns, status = get_columns(), picture.status
+    for label, value in build_summary(picture.document, status):
         print(wrap_line(label, value, columns))
     name = picture.document["metadata"]["name"]
-    conditions = (picture.document.get("status") or {}).get("conditions") or ()
     _print_section(
         ("CONDITION", "STATUS", "REASON", "AGE", "MESSAGE"),
         [
-            (c["type"], c["status"], c["reason"], _age_of(c), _tell_condition(c, name))
-            for c in conditions
+            (c.type, c.status, c.reason, format_age(c.last_transition_time), _explain(c, name))
+            for c in status.conditions
         ],
     )
     _print_section(("POD", "ROLE", "READY", "STATUS", "AGE"), build_pod_rows(picture.pods))
     _print_section(
         ("EVENT", "TYPE", "AGE", "MESSAGE"),
         [
-            (e["reason"], e["type"], format_age(_time_of(e)), _line(e, name))
+            (
+                e["reason"],
+                e["type"],
+                format_age(_time_of(e)),
+                _line(str(e.get("message", "")), str(e["reason"]), name),
+            )
             for e in sorted(picture.events, key=_place_of)[-_MAX_EVENTS:]
         ],
     )
@@ -148,10 +166,11 @@ def wrap_line(label: str, value: str, columns: int) -> str:
     )
 
 
-def _tell_condition(condition: Mapping[str, Any], name: str) -> str:
+def _explain(condition: Condition, name: str) -> str:
     """Return a condition's message; empty for scaling, which the line `Workers` describes."""
-    is_said = condition["type"] in (SCALING_ACTIVE, SCALING_LIMITED)
-    return "" if is_said else _line(condition, name)
+    if condition.type in (SCALING_ACTIVE, SCALING_LIMITED):
+        return ""
+    return _line(condition.message, condition.reason, name)
 
 
 def _print_section(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -160,81 +179,78 @@ def _print_section(header: Sequence[str], rows: Sequence[Sequence[object]]) -> N
         print_table(header, rows)
 
 
-def build_summary(document: Document) -> Iterator[tuple[str, str]]:
+def build_summary(document: Document, status: ExperimentStatus) -> Iterator[tuple[str, str]]:
     """Yield labels and values, the most important first."""
-    metadata, status = document["metadata"], document.get("status") or {}
+    metadata = document["metadata"]
     yield "Experiment", f"{metadata['namespace']}/{metadata['name']}"
     yield "Age", format_age(metadata.get("creationTimestamp"))
-    yield "Phase", _describe_phase(document)
-    yield "Next", advise(document)
-    if "run" in status:
+    yield "Phase", _describe_phase(document, status)
+    yield "Next", advise(document, status)
+    if status.run is not None:
         limit = document["spec"].get("backoffLimit")
-        failures = f"{status.get('failures', 0)}" + (f" of {limit}" if limit is not None else "")
-        run = f"{status['run']} ({status.get('runHash')})"
-        yield "Run", f"{run}, attempt {status.get('attempt', 0)}, failures {failures}"
-    yield from explain_workers(document)
-    if trainer := status.get("trainer"):
+        failures = f"{status.failures or 0}" + (f" of {limit}" if limit is not None else "")
+        run = f"{status.run} ({status.run_hash})"
+        yield "Run", f"{run}, attempt {status.attempt or 0}, failures {failures}"
+    yield from explain_workers(document, status)
+    if trainer := status.trainer:
         is_writing = document["spec"].get("output") is not None
         yield "Writing" if is_writing else "Training", ", ".join(_describe_training(trainer))
-    if output := status.get("output"):
+    if output := status.output:
         yield "Table", _describe_output(output)
-    if kept := status.get("materialization"):
+    if kept := status.materialization:
         yield "Kept rows", _describe_kept(kept)
-    for read in status.get("snapshots") or ():
-        yield "Read", f"{read['catalog']}.{read['table']} at snapshot {read['snapshotId']}"
-    for metric in (status.get("trainer") or {}).get("metrics") or ():
-        yield f"  {metric['name']}", metric["value"]
-    if usage := status.get("usage"):
+    for read in status.snapshots:
+        yield "Read", f"{read.catalog}.{read.table} at snapshot {read.snapshot_id}"
+    for metric in trainer.metrics if trainer else ():
+        yield f"  {metric.name}", metric.value
+    if usage := status.usage:
         yield "Used", ", ".join(_describe_usage(usage))
 
 
-def _describe_phase(document: Document) -> str:
+def _describe_phase(document: Document, status: ExperimentStatus) -> str:
     if "deletionTimestamp" in document["metadata"]:
         return "Deleting"
-    status = document.get("status") or {}
     headline = find_headline(status)
-    phase, name = status.get("phase") or "Pending", document["metadata"]["name"]
-    return f"{phase}: {_line(headline, name)}" if headline else phase
+    phase, name = status.phase or "Pending", document["metadata"]["name"]
+    return f"{phase}: {_line(headline.message, headline.reason, name)}" if headline else phase
 
 
-def _describe_training(trainer: Mapping[str, Any]) -> Iterator[str]:
-    if (done := trainer.get("progressPercent")) is not None:
+def _describe_training(trainer: TrainerStatus) -> Iterator[str]:
+    if (done := trainer.progress_percent) is not None:
         yield f"{done} %"
-    if (left := trainer.get("estimatedRemainingSeconds")) is not None:
+    if (left := trainer.estimated_remaining_seconds) is not None:
         yield f"{format_age_seconds(left)} left"
-    if (rate := trainer.get("samplesPerSecond")) is not None:
+    if (rate := trainer.samples_per_second) is not None:
         yield f"{float(rate):,.0f} rows/s"
-    if (busy := trainer.get("gpuUtilizationPercent")) is not None:
+    if (busy := trainer.gpu_utilization_percent) is not None:
         yield f"GPUs busy {busy} %"
-    if (waited := trainer.get("productionWaitPercent")) is not None:
+    if (waited := trainer.production_wait_percent) is not None:
         yield f"waiting for data {waited} %"
 
 
-def _describe_output(output: Mapping[str, Any]) -> str:
-    rows, files, size = (output.get(name, 0) for name in ("rows", "files", "bytes"))
-    parts = [f"{rows:,} rows", f"{files:,} files", f"{size:,} bytes"]
-    if "partitions" in output:
-        done = output.get("completePartitions", 0)
-        parts.append(f"{done:,} of {output['partitions']:,} partitions complete")
-    if "snapshotId" in output:
-        parts.append(f"snapshot {output['snapshotId']}")
+def _describe_output(output: OutputStatus) -> str:
+    parts = [f"{output.rows:,} rows", f"{output.files:,} files", f"{output.bytes:,} bytes"]
+    if output.partitions is not None:
+        done = output.complete_partitions or 0
+        parts.append(f"{done:,} of {output.partitions:,} partitions complete")
+    if output.snapshot_id is not None:
+        parts.append(f"snapshot {output.snapshot_id}")
     return ", ".join(parts)
 
 
-def _describe_kept(kept: Mapping[str, Any]) -> str:
-    done, needed = kept.get("completePartitions", 0), kept.get("partitions", 0)
-    at = f" at snapshot {kept['snapshotId']}" if "snapshotId" in kept else ""
-    state = str(kept.get("state", "")).lower()
-    return f"{state}; {done:,} of {needed:,} partitions in {kept['catalog']}.{kept['table']}{at}"
+def _describe_kept(kept: MaterializationStatus) -> str:
+    done = f"{kept.complete_partitions:,} of {kept.partitions:,} partitions"
+    at = f" at snapshot {kept.snapshot_id}" if kept.snapshot_id is not None else ""
+    return f"{kept.state.lower()}; {done} in {kept.catalog}.{kept.table}{at}"
 
 
-def _describe_usage(usage: Mapping[str, Any]) -> Iterator[str]:
+def _describe_usage(usage: UsageStatus) -> Iterator[str]:
     """Yield the hours of the current run, and the idle share of the measured GPU time."""
-    if gpu := usage.get("gpuSeconds"):
-        measured = usage.get("gpuMeasuredSeconds")
-        idle = f" ({usage.get('gpuIdleSeconds', 0) / measured:.0%} idle)" if measured else ""
-        yield f"{gpu / _HOUR_SECONDS:,.1f} GPU hours{idle}"
-    yield f"{usage.get('dataWorkerSeconds', 0) / _HOUR_SECONDS:,.1f} data worker hours"
+    if usage.gpu_seconds:
+        measured = usage.gpu_measured_seconds
+        idle = f" ({usage.gpu_idle_seconds / measured:.0%} idle)" if measured else ""
+        yield f"{usage.gpu_seconds / _HOUR_SECONDS:,.1f} GPU hours{idle}"
+    yield f"{usage.data_worker_seconds / _HOUR_SECONDS:,.1f} data worker hours"
     if cost := format_cost(usage):
         yield cost
 
@@ -276,10 +292,6 @@ def _find_pod_state(pod: Document) -> str:
     return str(status.get("phase", "Unknown"))
 
 
-def _age_of(condition: Mapping[str, Any]) -> str:
-    return format_age(condition["lastTransitionTime"])
-
-
 def _time_of(event: Document) -> str:
     return str(event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
 
@@ -289,8 +301,8 @@ def _place_of(event: Document) -> tuple[str, int]:
     return _time_of(event), int(event["metadata"]["resourceVersion"])
 
 
-def _line(of: Mapping[str, Any], name: str) -> str:
+def _line(message: str, reason: str, name: str) -> str:
     """Return the message on one line, without the advice, which the line `Next` gives."""
-    line = " ".join(str(of.get("message", "")).split())
-    advice = advise_on_end(str(of.get("reason")), name)
+    line = " ".join(message.split())
+    advice = advise_on_end(reason, name)
     return line.replace(f"; {advice}", "", 1) if advice else line

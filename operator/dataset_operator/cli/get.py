@@ -22,6 +22,8 @@ from dataset_operator.cli.options import (
 from dataset_operator.cli.printing import format_age, format_cost, print_table
 from dataset_operator.cli.run_lists import print_runs
 from dataset_operator.documents import Document
+from dataset_operator.shapes import parse_status
+from pipeline_runtime.config import TrainerStatus
 
 
 class Output(StrEnum):
@@ -31,7 +33,7 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-# As the CRD's printer columns; the cost only where one is told.
+# As the CRD's printer columns; the cost only if an experiment has one.
 _HEADER = (
     "NAME",
     "PHASE",
@@ -65,7 +67,7 @@ def get(
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
 ) -> None:
-    """Show experiments: how far they are, and how busy their GPUs."""
+    """Show experiments: how far they are, and how busy their GPUs are."""
     if name and all_namespaces:
         raise typer.BadParameter("a name is looked for in one namespace; leave -A out")
     target = Target(namespace=namespace, context=context, kubeconfig=kubeconfig)
@@ -116,19 +118,19 @@ _FORMATS = {
 
 
 def build_row(document: Document) -> list[Any]:
-    """An experiment's namespace, then its columns."""
-    metadata, status = document["metadata"], document.get("status") or {}
-    workers, trainer = status.get("dataWorkers") or {}, status.get("trainer") or {}
+    """Return an experiment's namespace, then its columns."""
+    metadata, status = document["metadata"], parse_status(document.get("status"))
+    workers, trainer = status.data_workers, status.trainer or TrainerStatus()
     return [
         metadata["namespace"],
         metadata["name"],
-        status.get("phase") or "Pending",
-        status.get("gpus"),
-        workers.get("currentReplicas"),
-        workers.get("desiredReplicas"),
-        trainer.get("gpuUtilizationPercent"),
-        trainer.get("productionWaitPercent"),
-        trainer.get("progressPercent"),
-        format_cost(status.get("usage") or {}),
+        status.phase or "Pending",
+        status.gpus,
+        workers.current_replicas if workers else None,
+        workers.desired_replicas if workers else None,
+        trainer.gpu_utilization_percent,
+        trainer.production_wait_percent,
+        trainer.progress_percent,
+        format_cost(status.usage),
         format_age(metadata.get("creationTimestamp")),
     ]

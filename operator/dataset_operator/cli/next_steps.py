@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from dataset_operator import api
+from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.remedies import END_ADVICE
-from dataset_operator.status import find_condition
+from pipeline_runtime.config import ExperimentStatus
 
 _LOGS = "lastmile logs {name}"
 # While one of these is the headline, advice about a pending change is more useful.
 _GOING_WELL = frozenset({api.SUBMITTED, api.RUNNING})
 _ADVICE = {
-    api.INVALID_SPEC: "correct the fields that are named above, then: lastmile submit -f FILE",
+    api.INVALID_SPEC: "correct the fields named above, then: lastmile submit -f FILE",
     api.CHANGE_PENDING: "wait, or set updatePolicy: Restart: an edit of the cluster goes on from a "
     "checkpoint at once, an edit of the run begins it anew",
     api.CLUSTER_CREATING: "wait; KubeRay makes the pods",
@@ -40,18 +38,17 @@ _ADVICE = {
 }
 
 
-def advise(document: Mapping[str, Any]) -> str:
+def advise(document: Document, status: ExperimentStatus) -> str:
     """Return one line that says what to do next."""
     name = document["metadata"]["name"]
     if "deletionTimestamp" in document["metadata"]:
         return (
             "wait, the driver is stopped; if no operator runs: lastmile operator release-finalizers"
         )
-    status = document.get("status") or {}
-    headline, accepted = find_headline(status), find_condition(status, api.ACCEPTED)
+    headline, accepted = find_headline(status), status.find(api.ACCEPTED)
     if headline is None:
         return "wait; if nothing happens, see whether the operator runs and watches this namespace"
-    reason = headline["reason"]
-    if reason in _GOING_WELL and accepted is not None and accepted["reason"] == api.CHANGE_PENDING:
+    reason = headline.reason
+    if reason in _GOING_WELL and accepted is not None and accepted.reason == api.CHANGE_PENDING:
         reason = api.CHANGE_PENDING
     return _ADVICE.get(reason, "see the events below").format(name=name)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import codecs
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from dataset_operator.documents import parse_time
-from pipeline_runtime.config import clean
+from pipeline_runtime.config import UsageStatus, clean
 from pipeline_runtime.formatting import plain_spaces
 
 # Rich cuts a table to the width of its console, but a file or pipe has none.
@@ -65,9 +64,11 @@ def format_age_seconds(seconds: float) -> str:
     return f"{whole // _DAY}d"
 
 
-def format_cost(usage: Mapping[str, Any]) -> str | None:
+def format_cost(usage: UsageStatus | None) -> str | None:
     """Format the cost of a run so far, such as `12.30 USD`; None without prices."""
-    return f"{usage['cost']} {usage.get('currency', '')}".rstrip() if "cost" in usage else None
+    if usage is None or usage.cost is None:
+        return None
+    return f"{usage.cost} {usage.currency or ''}".rstrip()
 
 
 def format_age(time: str | None, now: datetime | None = None) -> str:

@@ -1,7 +1,7 @@
 """The runs of experiments, which `lastmile get --runs` reads from the artifacts store.
 
 An experiment keeps the folders of all its runs in one place of the store, `status.artifactsUri`.
-The runtime lists them for `lastmile runs`, and lends its function to this command.
+The runtime lists them for `lastmile runs`, and passes its function to this command.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from dataset_operator.cli.artifacts import locate
 from dataset_operator.cli.printing import format_age, format_age_seconds, print_table
 from dataset_operator.documents import Document
+from dataset_operator.shapes import parse_status
 
 # Lists the runs below a URI, each as `lastmile runs --json` prints it.
 ListRuns = Callable[[str], Sequence[dict[str, Any]]]
@@ -27,12 +28,12 @@ def print_runs(
     *,
     as_json: bool,
 ) -> None:
-    """Print the runs of experiments; those of an experiment that has not run yet are none.
+    """Print the runs of experiments; an experiment that has not run yet has none.
 
     Args:
         storage_root: replaces the root that the operator recorded.
     """
-    started = [each for each in experiments if "artifactsUri" in (each.get("status") or {})]
+    started = [each for each in experiments if parse_status(each.get("status")).run is not None]
     found = [
         (each["metadata"]["namespace"], run)
         for each in started

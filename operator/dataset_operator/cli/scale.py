@@ -22,6 +22,8 @@ from dataset_operator.cli.options import (
 )
 from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
+from dataset_operator.shapes import parse_status
+from dataset_operator.status import count_staying
 from pipeline_runtime.config import KIND, DataWorkers
 
 _ID_BYTES = 4  # enough to distinguish a request from the one before
@@ -65,11 +67,10 @@ def check_request(experiment: Document, wanted: int) -> int:
     Raises:
         UserError: the experiment has no cluster, or the request is outside the spec's bounds.
     """
-    name, status = experiment["metadata"]["name"], experiment.get("status") or {}
-    workers = status.get("dataWorkers") or {}
-    before = workers.get("drainingTo", workers.get("desiredReplicas"))
+    name, status = experiment["metadata"]["name"], parse_status(experiment.get("status"))
+    before = count_staying(status.data_workers)
     # A cluster that only waits for its history to be stored is no longer in the status.
-    if before is None or "rayClusterName" not in status:
+    if before is None or status.ray_cluster_name is None:
         raise UserError(
             f"{name} has no cluster to scale; see `lastmile describe {name}`, or change "
             "dataWorkers.minReplicas in its manifest"
@@ -82,4 +83,4 @@ def check_request(experiment: Document, wanted: int) -> int:
             f"--data-workers must be from dataWorkers.minReplicas ({lowest}) to maxReplicas "
             f"({highest}), got {wanted}; change the bounds in the manifest first"
         )
-    return int(before)
+    return before

@@ -11,6 +11,7 @@ from dataset_operator.cli.printing import print_log, print_table
 from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
+from dataset_operator.shapes import parse_status
 from pipeline_runtime.config import clean
 
 RunOption = Annotated[
@@ -68,13 +69,23 @@ def open_stored(program: typer.Context, document: Document, run: str | None) -> 
     Raises:
         UserError: the experiment has no run yet.
     """
-    owner, status = Owner.of(document), document.get("status") or {}
-    if "artifactsUri" not in status:
-        raise UserError(f"{owner.name} has no run yet; see `lastmile describe {owner.name}`")
-    number = run or str(status["run"])
-    run_id = owner.run_id(int(number)) if number.isdigit() else number
-    stored: StoredRun = program.obj.open_history(status["artifactsUri"], run_id)
+    uri, present = locate_run(document)
+    number = run or str(present)
+    run_id = Owner.of(document).run_id(int(number)) if number.isdecimal() else number
+    stored: StoredRun = program.obj.open_history(uri, run_id)
     return stored
+
+
+def locate_run(document: Document) -> tuple[str, int]:
+    """Return the URI of an experiment's folder in the store, and the number of its current run.
+
+    Raises:
+        UserError: the experiment has no run yet.
+    """
+    name, status = document["metadata"]["name"], parse_status(document.get("status"))
+    if status.artifacts_uri is None or status.run is None:
+        raise UserError(f"{name} has no run yet; see `lastmile describe {name}`")
+    return status.artifacts_uri, status.run
 
 
 def print_pods(stored: StoredRun) -> None:

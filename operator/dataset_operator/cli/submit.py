@@ -26,12 +26,13 @@ from dataset_operator.cli.suspend import is_over
 from dataset_operator.documents import Document
 from dataset_operator.errors import KubeConflict, UserError
 from dataset_operator.headline import find_headline
-from dataset_operator.status import is_true
+from dataset_operator.shapes import parse_status
 from pipeline_runtime.config import (
     KIND,
     LoadedManifest,
     ManifestError,
     Problem,
+    clean,
     load_manifests,
 )
 from pipeline_runtime.grammar import check_grammar
@@ -213,13 +214,13 @@ async def _follow(cluster: Cluster, name: str) -> bool:
     printed = ""
     while True:
         document = await cluster.poll(name)
-        status = document.get("status") or {}
+        status = parse_status(document.get("status"))
         headline = find_headline(status)
-        if status.get("observedGeneration") != document["metadata"]["generation"]:
+        if status.observed_generation != document["metadata"]["generation"]:
             continue  # the operator has not reconciled it yet
-        line = f"{status['phase']}: {headline.get('message', '')}" if headline else ""
+        line = f"{status.phase or 'Pending'}: {headline.message}" if headline else ""
         if line and line != printed:
             printed = line
-            print(line, flush=True)
-        if is_over(document):
-            return is_true(status, COMPLETE)
+            print(clean(line), flush=True)
+        if is_over(status):
+            return status.is_true(COMPLETE)

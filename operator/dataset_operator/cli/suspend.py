@@ -1,7 +1,7 @@
-"""`lastmile stop` and `lastmile resume`: spec.suspend, set and taken back.
+"""`lastmile stop` and `lastmile resume`: set and clear spec.suspend.
 
-Stopping is suspending: the driver writes a checkpoint and ends, the cluster is given back, and the
-run goes on from there when it is resumed. What is never wanted again is deleted with kubectl.
+To stop a run is to suspend it: the driver writes a checkpoint and ends, the cluster is deleted, and
+the resumed run continues from there. To end an experiment for good, delete it with kubectl.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataset_operator.cli.options import (
     Target,
 )
 from dataset_operator.documents import Document
-from dataset_operator.status import is_true
-from pipeline_runtime.config import KIND
+from dataset_operator.shapes import parse_status
+from pipeline_runtime.config import KIND, ExperimentStatus, clean
 
-_WaitOption = Annotated[bool, typer.Option("--wait", help="Come back when it is so.")]
+_WaitOption = Annotated[bool, typer.Option("--wait", help="Return once it has stopped.")]
 
 
 def stop(
@@ -51,13 +51,14 @@ def resume(
 
 async def _stop(cluster: Cluster, name: str, *, wait: bool) -> None:
     document = await cluster.find(name)
-    if is_over(document):
-        print(f"{name} is over ({document['status']['phase']}), there is nothing to stop")
+    status = parse_status(document.get("status"))
+    if is_over(status):
+        print(f"{name} is over ({clean(status.phase or '')}), there is nothing to stop")
         return
     await _write(cluster, document, suspend=True)
-    while wait and not _is_stopped(document):
-        document = await cluster.poll(name)
-    print(f"{name} {'has stopped' if _is_stopped(document) else 'is stopping'}")
+    while wait and not _is_stopped(status):
+        status = parse_status((await cluster.poll(name)).get("status"))
+    print(f"{name} {'has stopped' if _is_stopped(status) else 'is stopping'}")
 
 
 async def _resume(cluster: Cluster, name: str) -> None:
@@ -74,11 +75,10 @@ async def _write(cluster: Cluster, document: Document, *, suspend: bool) -> None
     await cluster.kube.patch(KIND, cluster.namespace, document["metadata"]["name"], patch)
 
 
-def is_over(document: Document) -> bool:
-    """Return whether its run has ended, one way or the other."""
-    status = document.get("status") or {}
-    return is_true(status, COMPLETE) or is_true(status, FAILED)
+def is_over(status: ExperimentStatus) -> bool:
+    """Return whether the run has completed or failed."""
+    return status.is_true(COMPLETE) or status.is_true(FAILED)
 
 
-def _is_stopped(document: Document) -> bool:
-    return is_over(document) or is_true(document.get("status") or {}, SUSPENDED)
+def _is_stopped(status: ExperimentStatus) -> bool:
+    return is_over(status) or status.is_true(SUSPENDED)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from dataset_operator import api
 from dataset_operator.api import DATA_WORKERS
@@ -20,7 +19,14 @@ from dataset_operator.cli.printing import format_age, format_age_seconds
 from dataset_operator.documents import Document, parse_time
 from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
-from dataset_operator.status import find_condition, is_working
+from dataset_operator.status import count_staying, is_working, list_workers
+from pipeline_runtime.config import (
+    Condition,
+    DecisionStatus,
+    DrainingStatus,
+    ExperimentStatus,
+    WorkerStatus,
+)
 
 # One screen: the latest changes of the number.
 _MAX_CHANGES = 3
@@ -32,7 +38,7 @@ class _Known:
     """Facts of the sentences."""
 
     name: str
-    status: Mapping[str, Any]
+    status: ExperimentStatus
     lowest: int | None
     highest: int | None
     window_seconds: float
@@ -42,10 +48,8 @@ class _Known:
 
     @property
     def wanted(self) -> int:
-        """Workers that are asked for, without those that leave."""
-        workers = self.status.get("dataWorkers") or {}
-        staying: int | None = workers.get("drainingTo")
-        return workers.get("desiredReplicas", 0) if staying is None else staying
+        """Desired workers, without those that are draining."""
+        return count_staying(self.status.data_workers) or 0
 
     @property
     def bounds(self) -> str:
@@ -65,48 +69,49 @@ class _Reason:
 
 
 def explain_workers(
-    document: Document, now: datetime | None = None, groups: Groups = GROUPS
+    document: Document,
+    status: ExperimentStatus,
+    now: datetime | None = None,
+    groups: Groups = GROUPS,
 ) -> Iterator[tuple[str, str]]:
     """Yield labels and sentences; nothing before there is a cluster."""
     for kind in list_scaled(groups):
         if kind.role == DATA_WORKERS:
-            yield from _explain_data_workers(document, now or datetime.now(UTC))
+            yield from _explain_data_workers(document, status, now or datetime.now(UTC))
         else:
-            yield from _count_group(document, kind)
+            yield from _count_group(status, kind)
 
 
-def _count_group(document: Document, kind: WorkerGroup) -> Iterator[tuple[str, str]]:
-    counted = (document.get("status") or {}).get(kind.spec_field) or ()
+def _count_group(status: ExperimentStatus, kind: WorkerGroup) -> Iterator[tuple[str, str]]:
     label = f"{kind.noun.capitalize()}s"
-    for workers in counted if kind.is_list else [counted]:
-        if workers:
-            name = workers.get("name")
-            yield f"{label} {name}" if name else label, _count_ready(workers)
+    for workers in list_workers(status, kind):
+        name = getattr(workers, "name", "")  # only groups of a list have one
+        yield f"{label} {name}" if name else label, _count_ready(workers)
 
 
-def _explain_data_workers(document: Document, now: datetime) -> Iterator[tuple[str, str]]:
-    status = document.get("status") or {}
-    workers = status.get("dataWorkers")
-    if not workers:
+def _explain_data_workers(
+    document: Document, status: ExperimentStatus, now: datetime
+) -> Iterator[tuple[str, str]]:
+    workers = status.data_workers
+    if workers is None:
         return
-    known = _read(document, now)
+    known = _read(document, status, now)
     yield "Workers", _count(known, workers)
-    if status.get("completionTime") or not workers.get("currentReplicas"):
+    if status.completion_time is not None or not workers.current_replicas:
         return
     why, reason = _explain(known)
     yield "  why", why
     if reason is not None:
-        yield from _tell_reason(known, reason)
-    draining = workers.get("draining") or ()
-    if leaving := [victim for victim in draining if not victim.get("lost")]:
-        yield "  leaving", _tell_leaving(known, leaving)
-    if lost := [victim["name"] for victim in draining if victim.get("lost")]:
+        yield from _explain_reason(known, reason)
+    if leaving := [each for each in workers.draining if not each.lost]:
+        yield "  leaving", _describe_leaving(known, leaving)
+    if lost := [each.name for each in workers.draining if each.lost]:
         yield "  lost", f"{', '.join(lost)}: replaced, though not gone yet"
-    if changes := _tell_changes(known):
+    if changes := _list_changes(known):
         yield "  changed", changes
 
 
-def _tell_reason(known: _Known, reason: _Reason) -> Iterator[tuple[str, str]]:
+def _explain_reason(known: _Known, reason: _Reason) -> Iterator[tuple[str, str]]:
     more, fewer = reason.more(known), reason.fewer(known)
     if more == fewer:
         yield "  change", more
@@ -114,14 +119,14 @@ def _tell_reason(known: _Known, reason: _Reason) -> Iterator[tuple[str, str]]:
         yield from (("  more", more), ("  fewer", fewer))
 
 
-def _read(document: Document, now: datetime) -> _Known:
+def _read(document: Document, status: ExperimentStatus, now: datetime) -> _Known:
     spec = document["spec"]
     workers = spec.get("dataWorkers") or {}
     rules = spec.get("autoscaling") or {}
     window = (rules.get("scaleDown") or {}).get("stabilizationWindowSeconds")
     return _Known(
         name=document["metadata"]["name"],
-        status=document.get("status") or {},
+        status=status,
         lowest=workers.get("minReplicas"),
         highest=workers.get("maxReplicas"),
         window_seconds=law.SCALE_DOWN_WINDOW_SECONDS if window is None else window,
@@ -133,13 +138,13 @@ def _read(document: Document, now: datetime) -> _Known:
     )
 
 
-def _count(known: _Known, workers: Mapping[str, Any]) -> str:
+def _count(known: _Known, workers: WorkerStatus) -> str:
     text = _count_ready(workers)
     return text if known.lowest is None else f"{text}, may be {known.bounds}"
 
 
-def _count_ready(workers: Mapping[str, Any]) -> str:
-    return f"{workers.get('readyReplicas', 0)} of {workers.get('desiredReplicas', 0)} ready"
+def _count_ready(workers: WorkerStatus) -> str:
+    return f"{workers.ready_replicas} of {workers.desired_replicas or 0} ready"
 
 
 # --- why ------------------------------------------------------------------------------------------
@@ -148,22 +153,22 @@ def _count_ready(workers: Mapping[str, Any]) -> str:
 def _explain(known: _Known) -> tuple[str, _Reason | None]:
     """Explain the number of workers, and what would change it if that is known."""
     status = known.status
-    active = find_condition(status, api.SCALING_ACTIVE)
+    active = status.find(api.SCALING_ACTIVE)
     if not is_working(status):
         return (
             "so many the run begins with, or last had; nothing scales before it trains or writes",
             None,
         )
     if active is None:
-        return (_BEGINS, None) if "scaling" in status else (_SETTINGS, _BY_HAND)
+        return (_BEGINS, None) if status.scaling is not None else (_SETTINGS, _BY_HAND)
     reasons = {**_REASONS, **(_WRITING_REASONS if known.is_writing else {})}
-    if active["status"] != "True":
-        since = format_age(active["lastTransitionTime"], known.now)
-        return _say(reasons, active, f" for {since}"), reasons.get(active["reason"])
-    limited = find_condition(status, api.SCALING_LIMITED)
+    if active.status != "True":
+        since = format_age(active.last_transition_time, known.now)
+        return _say(reasons, active, f" for {since}"), reasons.get(active.reason)
+    limited = status.find(api.SCALING_LIMITED)
     if limited is None:
         return _BEGINS, None
-    reason = reasons.get(limited["reason"], reasons[law.DESIRED_WITHIN_RANGE])
+    reason = reasons.get(limited.reason, reasons[law.DESIRED_WITHIN_RANGE])
     return _say(reasons, limited), reason
 
 
@@ -174,9 +179,9 @@ _SETTINGS = (
 )
 
 
-def _say(reasons: Mapping[str, _Reason], condition: Mapping[str, Any], since: str = "") -> str:
-    reason = reasons.get(condition["reason"])
-    message = " ".join(str(condition.get("message", "")).split())
+def _say(reasons: Mapping[str, _Reason], condition: Condition, since: str = "") -> str:
+    reason = reasons.get(condition.reason)
+    message = " ".join(condition.message.split())
     return f"{reason.means}{since}: {message}" if reason is not None else message
 
 
@@ -233,9 +238,8 @@ def _fewer_soon(known: _Known) -> str:
 
 
 def _at_saturation(known: _Known) -> str:
-    point = (known.status.get("scaling") or {}).get("saturationPoint") or {}
-    until = point.get("untilTime")
-    left = (parse_time(until) - known.now).total_seconds() if until else 0.0
+    point = known.status.scaling.saturation_point if known.status.scaling else None
+    left = (parse_time(point.until_time) - known.now).total_seconds() if point else 0.0
     when = f", or in {format_age_seconds(left)}" if left > 0 else ""
     return f"once so many could bring more rows, as when rows become cheaper{when}"
 
@@ -326,30 +330,29 @@ _WRITING_REASONS: Mapping[str, _Reason] = {
 }
 
 
-# --- what is under way, and what was --------------------------------------------------------------
+# --- draining workers and past changes ------------------------------------------------------------
 
 
-def _tell_leaving(known: _Known, leaving: Sequence[Mapping[str, Any]]) -> str:
-    began = min(parse_time(victim["time"]) for victim in leaving)
+def _describe_leaving(known: _Known, leaving: Sequence[DrainingStatus]) -> str:
+    began = min(parse_time(each.time) for each in leaving)
     left = DRAIN_SECONDS - (known.now - began).total_seconds()
     until = f"at most {format_age_seconds(left)} more" if left > 0 else "their time is over"
     number = f"{len(leaving)} hand over what they hold, and go"
     return f"{number} ({until}); {known.wanted} stay"
 
 
-def _tell_changes(known: _Known) -> str:
-    """The latest first."""
-    decisions = (known.status.get("scaling") or {}).get("decisions") or ()
-    if decisions:
-        latest = reversed(decisions[-_MAX_CHANGES:])
-        return "; ".join(_tell_change(known, decision) for decision in latest)
-    changed = known.status.get("lastScaleTime")
+def _list_changes(known: _Known) -> str:
+    """Return the last changes of the number of workers, the latest first."""
+    if known.status.scaling is not None and known.status.scaling.decisions:
+        latest = reversed(known.status.scaling.decisions[-_MAX_CHANGES:])
+        return "; ".join(_describe_change(known, decision) for decision in latest)
+    changed = known.status.last_scale_time
     return f"{format_age(changed, known.now)} ago" if changed else ""
 
 
-def _tell_change(known: _Known, decision: Mapping[str, Any]) -> str:
-    ago = format_age(decision["time"], known.now)
-    inputs = {item["name"]: item["value"] for item in decision.get("inputs") or ()}
+def _describe_change(known: _Known, decision: DecisionStatus) -> str:
+    ago = format_age(decision.time, known.now)
+    inputs = {item.name: item.value for item in decision.inputs}
     waited = inputs.get("productionShare")
     why = f", when trainers waited {float(waited):.0%}" if waited is not None else ""
-    return f"{decision['before']} → {decision['after']} {ago} ago{why}"
+    return f"{decision.before} → {decision.after} {ago} ago{why}"

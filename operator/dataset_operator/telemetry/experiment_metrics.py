@@ -1,7 +1,8 @@
 """Metrics of each experiment, with the labels `namespace` and `experiment`.
 
-All of it stands in the object, so any operator tells the same; it goes with the object. Some 30
-series each while it runs, some 15 once it has ended (docs/operating/observe.md).
+They follow from the object alone, so every operator reports the same ones, as long as the object
+exists. An experiment has about 30 series while it runs, and 15 once it has ended
+(docs/operating/observe.md).
 """
 
 from __future__ import annotations
@@ -16,15 +17,12 @@ from dataset_operator.telemetry.standing import Standing
 Key = tuple[str, str]  # namespace, name
 Experiments = Sequence[tuple[Key, Standing]]
 _KEY = ("namespace", "experiment")
-# Of `status.usage`, by field: a counter's name, and what it says.
+# Counters, by their names, which are also fields of `UsageStatus`.
 _USAGE = {
-    "gpuSeconds": ("gpu_seconds", "GPUs that trainers held, times seconds."),
-    "gpuMeasuredSeconds": (
-        "gpu_measured_seconds",
-        "Of the GPU seconds, those in which it was known whether the GPUs worked.",
-    ),
-    "gpuIdleSeconds": ("gpu_idle_seconds", "Of the measured GPU seconds, those without work."),
-    "dataWorkerSeconds": ("data_worker_seconds", "Data workers that were held, times seconds."),
+    "gpu_seconds": "GPUs that trainers held, times seconds.",
+    "gpu_measured_seconds": ("GPU seconds for which it was known whether the GPUs worked."),
+    "gpu_idle_seconds": "Measured GPU seconds in which the GPUs did not work.",
+    "data_worker_seconds": "Data workers that were held, times seconds.",
 }
 _TIMES = {
     "start": "When the run began, or was last resumed, in Unix seconds.",
@@ -74,10 +72,10 @@ def _collect_state(experiments: Experiments) -> Iterator[Metric]:
 def _collect_usage(experiments: Experiments) -> Iterator[Metric]:
     """Yield the usage of each experiment's current run; a new run starts at 0, like a counter."""
     used = [(key, standing.usage) for key, standing in experiments if standing.usage]
-    for field, (name, text) in _USAGE.items():
+    for name, text in _USAGE.items():
         counter = _counter(name, text)
         for key, usage in used:
-            counter.add_metric(key, usage.get(field, 0))
+            counter.add_metric(key, getattr(usage, name))
         yield counter
     cost = _gauge(
         "cost",
@@ -85,8 +83,8 @@ def _collect_usage(experiments: Experiments) -> Iterator[Metric]:
         "currency",
     )
     for key, usage in used:
-        if "cost" in usage:
-            cost.add_metric([*key, usage.get("currency", "")], float(usage["cost"]))
+        if usage.cost is not None:
+            cost.add_metric([*key, usage.currency or ""], float(usage.cost))
     yield cost
 
 

@@ -22,9 +22,9 @@ from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.kube.metadata import find_edit, find_finalizers
 from dataset_operator.scheduling.passes import Trigger
-from dataset_operator.shapes import fit_object
+from dataset_operator.shapes import fit_object, parse_status
 from dataset_operator.telemetry.standing import Standing, read_standing
-from pipeline_runtime.config import KIND
+from pipeline_runtime.config import KIND, Condition
 
 Key = tuple[str, str]  # namespace, name
 # Fields of a status that no decision depends on: the progress and the usage of a run.
@@ -36,10 +36,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """An experiment as a pass last read or wrote it."""
+    """An experiment as a pass last read or wrote it.
 
+    Attributes:
+        version: its resourceVersion; "" for a written status, of which the API server may have
+            stored less.
+        headline: the headline's type, status and reason.
+    """
+
+    version: str
     attempt: int | None
-    headline: tuple[str, str, str] | None  # type, status, reason
+    headline: tuple[str, str, str] | None
     standing: Standing
 
 
@@ -153,14 +160,26 @@ class Watched:
     def record(self, document: Mapping[str, Any]) -> None:
         """Record an experiment as a pass fetched it. See `remembering.Follower`."""
         seen = self._find(document)
-        if seen is None:
+        version = document["metadata"].get("resourceVersion") or ""
+        if seen is None or (version and seen.known and seen.known.version == version):
             return
-        document = fit_object(KIND, dict(document)) or document  # a status may be of any shape
-        before, known = seen.known, _read(document)
+        self._keep(seen, document, version)
+
+    def _keep(self, seen: _Seen, document: Mapping[str, Any], version: str) -> None:
+        """Parse an experiment and keep its state."""
+        document = fit_object(KIND, dict(document)) or document
+        status = parse_status(document.get("status"))
+        headline, before = find_headline(status), seen.known
+        known = _Known(
+            version=version,
+            attempt=status.attempt,
+            headline=(headline.type, headline.status, headline.reason) if headline else None,
+            standing=read_standing(document, status),
+        )
         if before is not None:
             self.phases[before.standing.phase] -= 1
-            if known.headline is not None and known.headline != before.headline:
-                _log_change(document, known)
+            if headline is not None and known.headline != before.headline:
+                _log_change(document["metadata"], known, headline)
         self.phases[known.standing.phase] += 1
         seen.known = known
 
@@ -172,8 +191,8 @@ class Watched:
         seen.own = (*seen.own, version)[-_NUM_OWN_VERSIONS:]
         # Ignore a write that changed nothing: an older CRD drops fields that it does not know.
         is_change = version != document["metadata"].get("resourceVersion")
-        seen.has_news |= is_change and _strip(document.get("status") or {}) != _strip(status)
-        self.record({**document, "status": status})
+        seen.has_news |= is_change and _strip(document.get("status")) != _strip(status)
+        self._keep(seen, {**document, "status": status}, "")
 
     def refuse(self, namespace: str) -> None:
         """Drop the experiments of a namespace that the operator may no longer watch."""
@@ -237,34 +256,23 @@ class Watched:
             self.phases[seen.known.standing.phase] -= 1
 
 
-def _read(document: Mapping[str, Any]) -> _Known:
-    status = document.get("status") or {}
-    headline = find_headline(status)
-    return _Known(
-        attempt=status.get("attempt"),
-        headline=(headline["type"], headline["status"], headline["reason"]) if headline else None,
-        standing=read_standing(document),
-    )
-
-
-def _strip(status: Mapping[str, Any]) -> Document:
+def _strip(status: Any) -> Document:
     """Return the fields of a status that decisions depend on."""
-    return {name: value for name, value in status.items() if name not in _PROGRESS}
+    fields = status if isinstance(status, Mapping) else {}
+    return {name: value for name, value in fields.items() if name not in _PROGRESS}
 
 
-def _log_change(document: Mapping[str, Any], known: _Known) -> None:
-    metadata, headline = document["metadata"], find_headline(document["status"])
-    assert headline is not None
+def _log_change(metadata: Mapping[str, Any], known: _Known, headline: Condition) -> None:
     _LOG.info(
         "%s: %s is %s: %s",
         known.standing.phase,
-        headline["type"],
-        headline["status"],
-        headline.get("message", ""),
+        headline.type,
+        headline.status,
+        headline.message,
         extra={
             "namespace": metadata["namespace"],
             "experiment": metadata["name"],
             "attempt": known.attempt,
-            "reason": headline["reason"],
+            "reason": headline.reason,
         },
     )

@@ -29,7 +29,13 @@ from dataset_operator.names import Owner
 from dataset_operator.settings import parse_settings
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.standing import read_standing
-from pipeline_runtime.config import ExperimentSpec, PodGroup, Resources
+from pipeline_runtime.config import (
+    ExperimentSpec,
+    ExperimentStatus,
+    PodGroup,
+    Resources,
+    WorkerStatus,
+)
 
 OWNER = Owner(name="clicks", namespace="team", uid="0f3c6c1e-1111-2222-3333-444455556666")
 SETTINGS = parse_settings({"runtimeImage": "runtime:1"})
@@ -49,6 +55,18 @@ class ToySpec(ExperimentSpec):
     """A spec with such groups."""
 
     toy_workers: Annotated[tuple[ToyWorkers, ...], Field(max_length=4)] = ()
+
+
+class ToyWorkerStatus(WorkerStatus):
+    """The numbers of one such group."""
+
+    name: str
+
+
+class ToyStatus(ExperimentStatus):
+    """A status with such groups."""
+
+    toy_workers: Annotated[tuple[ToyWorkerStatus, ...], Field(max_length=4)] = ()
 
 
 def find_toys(spec: ExperimentSpec) -> list[PodSet]:
@@ -186,12 +204,13 @@ def test_edits_by_hand_are_undone_but_for_the_scaled_number() -> None:
 
 def test_metrics_and_describe_have_the_numbers_of_a_third_group() -> None:
     counted = {"name": "large", "currentReplicas": 3, "readyReplicas": 2, "desiredReplicas": 4}
-    document = {
+    document: dict[str, Any] = {
         "metadata": {"name": "clicks"},
         "spec": {"toyWorkers": [TWO[0] | {"maxReplicas": 8}]},
         "status": {"rayClusterName": "c", "toyWorkers": [counted]},
     }
-    standing = read_standing(document, WITH_TOYS)
+    status = ToyStatus.model_validate_json(json.dumps(document["status"]))
+    standing = read_standing(document, status, WITH_TOYS)
     families = collect_experiments([(("team", "clicks"), standing)], WITH_TOYS)
     samples = {
         tuple(sample.labels.values())[2:]: sample.value
@@ -201,9 +220,8 @@ def test_metrics_and_describe_have_the_numbers_of_a_third_group() -> None:
     }
     numbers = {"current": 3, "ready": 2, "desired": 4, "draining": 0, "min": 2, "max": 8}
     assert samples == {(word,): number for word, number in numbers.items()}
-    assert dict(explain_workers(document, groups=WITH_TOYS)) == {
-        "Toy workers large": "2 of 4 ready"
-    }
+    explained = dict(explain_workers(document, status, groups=WITH_TOYS))
+    assert explained == {"Toy workers large": "2 of 4 ready"}
 
 
 @pytest.mark.parametrize("role", ["", "toy-workers", "trainers-large", "somebody-else"])

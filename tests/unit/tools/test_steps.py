@@ -1,13 +1,15 @@
-"""The files that are written from the steps' declarations are up to date."""
+"""The files that are written from the models of steps, sources and the status are up to date."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline_runtime.config import ExperimentStatus, SpecModel
 from pipeline_runtime.config.dataset import SourceChoice
-from pipeline_runtime.config.introspect import field_names
+from pipeline_runtime.config.introspect import field_names, find_model, is_list
 from pipeline_runtime.config.step_registry import load_models
 from tools.steps import GUIDE, MANIFEST, render_files
 
@@ -31,3 +33,22 @@ def test_every_source_has_a_section() -> None:
         _, found, section = FILES[MANIFEST].partition(f"\n## {kind}\n")
         assert found
         assert all(f"| `{name}` |" in section.partition("\n## ")[0] for name in field_names(model))
+
+
+def find_parts(title: str, model: type[SpecModel]) -> Iterator[tuple[str, type[SpecModel]]]:
+    """Yield the title and the model of each part of the status."""
+    yield title, model
+    for alias, name in field_names(model).items():
+        annotation = model.model_fields[name].annotation
+        if below := find_model(annotation):
+            yield from find_parts(f"{title}.{alias}{'[]' if is_list(annotation) else ''}", below)
+
+
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [pytest.param(*part, id=part[0]) for part in find_parts("status", ExperimentStatus)],
+)
+def test_every_field_of_the_status_is_in_the_reference(title: str, model: type[SpecModel]) -> None:
+    _, found, section = FILES[MANIFEST].partition(f"\n## {title}\n")
+    assert found
+    assert all(f"| `{name}` |" in section.partition("\n## ")[0] for name in field_names(model))

@@ -20,13 +20,21 @@ from dataset_operator.cli.run_lists import print_runs
 from dataset_operator.cli.scale import build_request, check_request
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
-from pipeline_runtime.config import API_VERSION, KIND
+from dataset_operator.shapes import parse_status
+from pipeline_runtime.config import API_VERSION, KIND, ExperimentStatus
 
 UID = "0f3c6c1e-1111-2222-3333-444455556666"
 
 
 def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+    since = "2026-01-01T00:00:00Z"
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }
 
 
 def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
@@ -37,6 +45,15 @@ def experiment(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:
         "spec": {"dataset": {"parquet": {"uri": "t/"}}, "backoffLimit": 2},
         "status": {"conditions": list(conditions), **status},
     }
+
+
+def begun(run: int) -> dict[str, Any]:
+    """Return the fields that every status with a run has."""
+    return {"run": run, "runHash": "abc", "startTime": "2026-01-01T00:00:00Z"}
+
+
+def summarize(document: dict[str, Any]) -> dict[str, str]:
+    return dict(build_summary(document, parse_status(document["status"])))
 
 
 RUN: dict[str, Any] = {
@@ -65,7 +82,7 @@ def test_runs_are_listed_from_the_store(
         asked.append(place)
         return [RUN, {**RUN, "phase": "Unfinished", "summary": None}]
 
-    started = experiment(artifactsUri="s3://team/experiments/clicks/", run=1)
+    started = experiment(artifactsUri="s3://team/experiments/clicks/", **begun(1))
     print_runs(list_runs, [started, experiment()], storage_root, as_json=as_json)
     shown = capsys.readouterr().out
     assert asked == [uri]
@@ -138,22 +155,22 @@ VALID = condition("Accepted", "True", "ValidSpec")
 def test_the_headline_is_the_most_important_condition(
     conditions: list[dict[str, str]], reason: str
 ) -> None:
-    headline = find_headline({"conditions": conditions})
+    headline = find_headline(parse_status({"conditions": conditions}))
     assert headline is not None
-    assert headline["reason"] == reason
+    assert headline.reason == reason
 
 
 def test_there_is_no_headline_before_the_first_pass() -> None:
-    assert find_headline({}) is None
+    assert find_headline(ExperimentStatus()) is None
 
 
 def test_advice_names_the_experiment_and_the_command() -> None:
     waiting = experiment(condition("Suspended", "True", api.SUSPENDED_BY_SPEC))
-    assert "lastmile resume clicks" in advise(waiting)
+    assert "lastmile resume clicks" in advise(waiting, parse_status(waiting["status"]))
 
 
 def test_advice_without_a_status_is_to_check_the_operator() -> None:
-    assert "operator" in advise(experiment())
+    assert "operator" in advise(experiment(), ExperimentStatus())
 
 
 def test_rows_have_the_crds_columns_and_empty_unknown_cells() -> None:
@@ -177,7 +194,7 @@ def test_the_summary_has_the_table_that_is_written() -> None:
         output={"rows": 1_234_567, "files": 3, "bytes": 4096},
     )
     document["spec"]["output"] = {"parquet": {"uri": "kept/"}}
-    summary = dict(build_summary(document))
+    summary = summarize(document)
     assert_told(summary["Writing"], "… 40 … 250 …")
     assert_told(summary["Table"], "… 1,234,567 … 3 … 4,096 …")
     assert "Training" not in summary
@@ -188,8 +205,7 @@ def test_the_summary_has_phase_run_workers_and_training() -> None:
         READY,
         condition("Training", "True", "Running", "attempt 2\ntrains"),
         phase="Training",
-        run=1,
-        runHash="abc",
+        **begun(1),
         attempt=2,
         failures=1,
         dataWorkers={"readyReplicas": 2, "desiredReplicas": 4},
@@ -210,7 +226,7 @@ def test_the_summary_has_phase_run_workers_and_training() -> None:
         "Training": "40 … 10m … 18,000",
         "  loss": "0.31",
     }
-    told = dict(build_summary(document))
+    told = summarize(document)
     assert [*told] == [*facts]
     assert_all_told([*told.values()], [*facts.values()])
 
@@ -218,9 +234,9 @@ def test_the_summary_has_phase_run_workers_and_training() -> None:
 def test_the_summary_has_usage_and_cost() -> None:
     used = {"gpuSeconds": 36_000, "gpuMeasuredSeconds": 18_000, "gpuIdleSeconds": 900}
     bill = {"cost": "27.50", "currency": "EUR"}
-    told = dict(build_summary(experiment(usage={**used, "dataWorkerSeconds": 90_000, **bill})))
+    told = summarize(experiment(usage={**used, "dataWorkerSeconds": 90_000, **bill}))
     assert_told(told["Used"], "10.0 … 5% … 25.0 … 27.50 EUR")
-    told = dict(build_summary(experiment(usage={"gpuSeconds": 36_000, "gpuMeasuredSeconds": 0})))
+    told = summarize(experiment(usage={"gpuSeconds": 36_000, "gpuMeasuredSeconds": 0}))
     assert_told(told["Used"], "10.0 … 0.0")
     assert "%" not in told["Used"]  # the idle share is not known
 
@@ -271,13 +287,13 @@ def test_pods_that_do_not_fit_are_counted() -> None:
 def test_artifacts_are_located_by_status_spec_or_option(
     spec: dict[str, Any], root: str | None, uri: str
 ) -> None:
-    document = experiment(run=2, artifactsUri="s3://written/down/clicks/")
+    document = experiment(artifactsUri="s3://written/down/clicks/", **begun(2))
     document["spec"] |= spec
     assert locate(document, root) == (uri, "0f3c6c1e-2")
 
 
 def test_artifacts_of_a_spec_that_newer_rules_refuse_are_found() -> None:
-    document = experiment(run=2, artifactsUri="s3://written/down/clicks/")
+    document = experiment(artifactsUri="s3://written/down/clicks/", **begun(2))
     document["spec"]["head"] = {"template": {"spec": {"hostNetwork": True}}}
     assert locate(document, "/mnt/b") == ("/mnt/b/experiments/clicks/", "0f3c6c1e-2")
 

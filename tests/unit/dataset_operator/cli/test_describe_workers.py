@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from dataset_operator.autoscaling import interface as law
 from dataset_operator.cli.describe import build_summary, wrap_line
 from dataset_operator.cli.workers import explain_workers
 from dataset_operator.documents import format_time
+from dataset_operator.shapes import parse_status
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NEED = (
@@ -49,13 +51,17 @@ def experiment(
         "status": {
             "conditions": [{**TRAINS, "lastTransitionTime": before(hours=1)}, *conditions],
             "dataWorkers": numbers | workers,
-            **({} if scaling is None else {"scaling": scaling}),
+            **({} if scaling is None else {"scaling": {"sinceTime": before(hours=1)} | scaling}),
         },
     }
 
 
+def explain(document: dict[str, Any], now: datetime) -> Iterator[tuple[str, str]]:
+    return explain_workers(document, parse_status(document["status"]), now)
+
+
 def told(document: dict[str, Any]) -> dict[str, str]:
-    return {label.strip(): text for label, text in explain_workers(document, NOW)}
+    return {label.strip(): text for label, text in explain(document, NOW)}
 
 
 STARVED = "… 2% … 6 … 12"
@@ -241,18 +247,20 @@ def test_a_drain_that_is_under_way_is_told_with_its_deadline() -> None:
 
 def test_the_latest_changes_are_told_with_the_waits_that_they_rest_on() -> None:
     changes = [
-        {"time": before(minutes=50), "before": 1, "after": 2},
-        {"time": before(minutes=30), "before": 2, "after": 4},
+        {"time": before(minutes=50), "before": 1, "after": 2, "reason": "DesiredWithinRange"},
+        {"time": before(minutes=30), "before": 2, "after": 4, "reason": "DesiredWithinRange"},
         {
             "time": before(minutes=9),
             "before": 4,
             "after": 7,
+            "reason": "DesiredWithinRange",
             "inputs": [{"name": "productionShare", "value": "0.18"}],
         },
         {
             "time": before(minutes=3),
             "before": 7,
             "after": 6,
+            "reason": "ScaleDownLimit",
             "inputs": [{"name": "productionShare", "value": "0"}],
         },
     ]
@@ -273,6 +281,7 @@ def test_all_of_it_fits_on_one_screen() -> None:
             "time": before(minutes=i),
             "before": 4,
             "after": 7,
+            "reason": "DesiredWithinRange",
             "inputs": [{"name": "productionShare", "value": "0.18"}],
         }
         for i in range(30, 20, -1)
@@ -283,12 +292,13 @@ def test_all_of_it_fits_on_one_screen() -> None:
     document["status"] |= {
         "run": 1,
         "runHash": "0123456789abcdef",
+        "startTime": before(hours=1),
         "trainer": {"progressPercent": 40, "samplesPerSecond": "18000.5"},
         "usage": {"gpuSeconds": 36_000, "dataWorkerSeconds": 90_000, "cost": "27.50"},
     }
     lines = [
         line
-        for label, value in build_summary(document)
+        for label, value in build_summary(document, parse_status(document["status"]))
         for line in wrap_line(label, value, 80).splitlines()
     ]
     assert max(map(len, lines)) <= 80
@@ -302,7 +312,7 @@ def run_and_tell(run: Trained, seconds: float) -> dict[str, str]:
     for found in status["conditions"]:
         assert found["reason"] in REASONS or found["type"] not in ("ScalingLimited",)
     document = {**run.world.document, "spec": {"dataWorkers": {"minReplicas": 2}}}
-    return {label.strip(): t for label, t in explain_workers(document, run.world.now)}
+    return {label.strip(): t for label, t in explain(document, run.world.now)}
 
 
 def test_what_the_operator_writes_is_what_is_explained() -> None:
@@ -320,7 +330,7 @@ def test_what_the_operator_writes_is_what_is_explained() -> None:
 
 def test_an_operator_without_autoscaling_is_known_by_what_it_writes() -> None:
     world = running(SETTINGS.model_copy(update={"autoscale": False}))
-    words = {label.strip(): text for label, text in explain_workers(world.document, world.now)}
+    words = {label.strip(): text for label, text in explain(world.document, world.now)}
     assert "settings" in words["why"]
 
 

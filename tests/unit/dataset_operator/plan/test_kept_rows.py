@@ -75,7 +75,7 @@ def test_from_missing_rows_to_all() -> None:
     world.settle()
     assert world.condition("Complete") == ("True", "Succeeded")
     assert world.condition("Materialized") == ("True", "Computed")
-    lines = dict(build_summary(world.document))
+    lines = dict(build_summary(world.document, world.observe().status))
     assert lines["Read"] == "lake.db.rows at snapshot 5"
     assert "30 of 30" in lines["Kept rows"]
     assert "snapshot 7" in lines["Kept rows"]
@@ -165,7 +165,7 @@ def test_a_backfill_shows_its_partitions_and_snapshot() -> None:
     work = find_condition(world.status, "Writing")
     assert work is not None
     assert "12 of 30" in work["message"]
-    assert "12 of 30" in dict(build_summary(world.document))["Table"]
+    assert "12 of 30" in dict(build_summary(world.document, world.observe().status))["Table"]
     table = WrittenTable(
         rows=10,
         files=1,
@@ -185,4 +185,5 @@ def test_a_backfill_shows_its_partitions_and_snapshot() -> None:
         "snapshotId": "9",
     }
     assert world.condition("Complete") == ("True", "Succeeded")
-    assert dict(build_summary(world.document))["Table"].endswith("snapshot 9")
+    summary = dict(build_summary(world.document, world.observe().status))
+    assert summary["Table"].endswith("snapshot 9")

@@ -16,7 +16,9 @@ from dataset_operator.documents import format_time
 from dataset_operator.observed import Progress, Refusal
 from dataset_operator.plan import decide
 from dataset_operator.plan.ray_cluster import SILENCE_SECONDS
+from dataset_operator.shapes import parse_status
 
+TIME = "2026-01-01T00:00:00Z"
 FORBIDDEN = Refusal(message='networkpolicies "clicks" is forbidden', is_invalid=False)
 
 
@@ -60,7 +62,7 @@ def test_a_silent_head_causes_a_warning_after_a_while() -> None:
         world.step(SILENCE_SECONDS)
     assert world.condition("ClusterReady") == ("False", "RayUnreachable")
     assert "connection refused" in world.status["conditions"][1]["message"]
-    assert "port 8265" in advise(world.document)
+    assert "port 8265" in advise(world.document, world.observe().status)
     world.reachable = True
     world.settle()
     assert world.condition("ClusterReady") == ("True", "PodsReady")
@@ -157,9 +159,10 @@ ADVICE = {
 
 @pytest.mark.parametrize(("conditions", "says"), ADVICE.values(), ids=ADVICE)
 def test_advice_names_what_an_edit_keeps(conditions: list[tuple[str, str, str]], says: str) -> None:
-    names = ("type", "status", "reason")
-    status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
-    assert_told(advise({"metadata": {"name": "clicks"}, "status": status}), says)
+    names, more = ("type", "status", "reason"), {"message": "", "lastTransitionTime": TIME}
+    known = [dict(zip(names, values, strict=True)) | more for values in conditions]
+    status = {"conditions": known}
+    assert_told(advise({"metadata": {"name": "clicks"}}, parse_status(status)), says)
 
 
 def refuse_checkpoint(world: World) -> None:
@@ -196,10 +199,10 @@ def test_a_failed_run_gives_advice_once(
     world.settle()
     [failed] = [c for c in world.status["conditions"] if c["type"] == "Failed"]
     assert failed["reason"] == reason
-    advice = advise(world.document)
+    advice = advise(world.document, world.observe().status)
     assert advice in failed["message"]
     assert_told(failed["message"], cause)
-    summary = dict(build_summary(world.document))
+    summary = dict(build_summary(world.document, world.observe().status))
     assert summary["Next"] == advice
     assert_told(summary["Phase"], f"Failed{cause}")
     assert advice not in summary["Phase"]

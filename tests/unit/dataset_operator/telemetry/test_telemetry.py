@@ -25,14 +25,14 @@ from dataset_operator.telemetry.watched import Follow, Watched
 CLICKS = ("team", "clicks")
 
 
+def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, str]:
+    since = "2026-11-21T00:00:00Z"
+    words = {"type": kind, "status": status, "reason": reason, "message": message}
+    return words | {"lastTransitionTime": since}
+
+
 def experiment(version: int, phase: str = "Pending", reason: str = "WaitingForPods") -> Any:
-    ready = {
-        "type": "ClusterReady",
-        "status": "False",
-        "reason": reason,
-        "message": "0 of 1 head ready",
-        "lastTransitionTime": "2026-11-21T00:00:00Z",
-    }
+    ready = condition("ClusterReady", "False", reason, "0 of 1 head ready")
     return {
         "metadata": {"namespace": "team", "name": "clicks", "resourceVersion": str(version)},
         "status": {"phase": phase, "attempt": 3, "conditions": [ready]},
@@ -340,12 +340,13 @@ def training(**status: Any) -> Any:
     document["spec"] = {"dataWorkers": {"minReplicas": 1, "maxReplicas": 8}}
     document["status"] |= {
         "run": 2,
+        "runHash": "abc",
         "failures": 1,
         "rayClusterName": "clicks-2",
         "gpus": 4,
         "startTime": "2026-11-21T00:00:00Z",
         "trainingStartTime": "2026-11-21T00:05:00Z",
-        "submission": {"time": "2026-11-21T00:08:00Z"},
+        "submission": {"id": "clicks-3", "headPodUid": "h", "time": "2026-11-21T00:08:00Z"},
         "dataWorkers": {
             "currentReplicas": 3,
             "readyReplicas": 2,
@@ -358,15 +359,16 @@ def training(**status: Any) -> Any:
             "productionWaitPercent": 0,
         },
         "scaling": {
+            "sinceTime": "2026-11-21T00:00:00Z",
             "decisions": [
                 {"time": "2026-11-21T00:06:00Z", "before": 4, "after": 2, "reason": "Older"},
                 {"time": "2026-11-21T00:07:00Z", "before": 2, "after": 4, "reason": "Newer"},
-            ]
+            ],
         },
     } | status
     document["status"]["conditions"] += [
-        {"type": "Training", "status": "True", "reason": "Running"},
-        {"type": "ScalingActive", "status": "Unknown", "reason": "Odd"},
+        condition("Training", "True", "Running"),
+        condition("ScalingActive", "Unknown", "Odd"),
     ]
     return document
 
@@ -427,7 +429,7 @@ def test_an_experiment_has_at_most_thirty_series() -> None:
     used = dict.fromkeys(("gpuSeconds", "gpuMeasuredSeconds", "gpuIdleSeconds"), 1)
     document = training(usage={**used, "dataWorkerSeconds": 1, "cost": "1", "currency": "EUR"})
     kinds = ("Accepted", "ScalingActive", "ScalingLimited", "Suspended", "Complete", "Failed")
-    more = [{"type": kind, "status": "False", "reason": "None"} for kind in kinds]
+    more = [condition(kind, "False", "None") for kind in kinds]
     document["status"]["conditions"] = [*document["status"]["conditions"][:2], *more]
     assert len(told(document)) == 30
     for field in ("rayClusterName", "submission"):
@@ -439,7 +441,7 @@ def test_an_experiment_has_at_most_thirty_series() -> None:
 @pytest.mark.parametrize("word", ["", "yesterday"])
 def test_an_invalid_time_is_not_reported(word: str) -> None:
     decided = [{"time": word, "before": 1, "after": 2, "reason": "Odd"}]
-    document = training(startTime=word, scaling={"decisions": decided})
+    document = training(startTime=word, scaling={"sinceTime": word, "decisions": decided})
     assert not {"start_timestamp_seconds", "decision"} & {
         n.partition("{")[0] for n in told(document)
     }
