@@ -17,7 +17,7 @@ _ADVICE = {
     "checkpoint at once, an edit of the run begins it anew",
     api.CLUSTER_CREATING: "wait; KubeRay makes the pods",
     api.CLUSTER_REFUSED: "correct what the API server names above, or ask for quota",
-    api.NAME_COLLISION: "delete or rename what bears the name, or rename the experiment",
+    api.NAME_COLLISION: "delete or rename the object with that name, or rename the experiment",
     api.WAITING_FOR_PODS: "wait; if a pod cannot be scheduled, ask for less or add nodes",
     api.PODS_READY: "wait; the driver is submitted when the head answers",
     api.NOT_CORRECTED: "nothing needs to be done for the run; the next cluster is corrected again, "

@@ -35,14 +35,14 @@ _TARGET_PERCENT = 95  # of the spec, if it says none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """Facts of the sentences."""
+    """The facts that the sentences are built from."""
 
     name: str
     status: ExperimentStatus
     lowest: int | None
     highest: int | None
     window_seconds: float
-    target_percent: int | None  # of the GPUs, where the number follows them alone
+    target_percent: int | None  # of the GPUs, if the number follows them alone
     is_writing: bool  # the workers store the rows of a table themselves
     now: datetime
 
@@ -155,31 +155,31 @@ def _explain(known: _Known) -> tuple[str, _Reason | None]:
     status = known.status
     active = status.find(api.SCALING_ACTIVE)
     if not is_working(status):
-        return (
-            "so many the run begins with, or last had; nothing scales before it trains or writes",
-            None,
-        )
+        return _IDLE, None
     if active is None:
         return (_BEGINS, None) if status.scaling is not None else (_SETTINGS, _BY_HAND)
     reasons = {**_REASONS, **(_WRITING_REASONS if known.is_writing else {})}
     if active.status != "True":
         since = format_age(active.last_transition_time, known.now)
-        return _say(reasons, active, f" for {since}"), reasons.get(active.reason)
+        return _format_reason(reasons, active, f" for {since}"), reasons.get(active.reason)
     limited = status.find(api.SCALING_LIMITED)
     if limited is None:
         return _BEGINS, None
     reason = reasons.get(limited.reason, reasons[law.DESIRED_WITHIN_RANGE])
-    return _say(reasons, limited), reason
+    return _format_reason(reasons, limited), reason
 
 
-_BEGINS = "too little is known of the run yet, as before its first 20 steps or chunks"
+_IDLE = (
+    "the run begins with this number, or had it last; nothing is scaled before it trains or writes"
+)
+_BEGINS = "too little is known about the run yet, such as before its first 20 steps or chunks"
 _SETTINGS = (
     "the operator's settings turn scaling off (autoscale: false): the number is what the run began "
     "with, or what somebody set"
 )
 
 
-def _say(reasons: Mapping[str, _Reason], condition: Condition, since: str = "") -> str:
+def _format_reason(reasons: Mapping[str, _Reason], condition: Condition, since: str = "") -> str:
     reason = reasons.get(condition.reason)
     message = " ".join(condition.message.split())
     return f"{reason.means}{since}: {message}" if reason is not None else message
@@ -213,7 +213,7 @@ def _fewer_at_saturation(known: _Known) -> str:
 
 
 def _more_at_the_most(known: _Known) -> str:
-    return f"raise dataWorkers.maxReplicas, now {known.highest}: it is taken at once"
+    return f"raise dataWorkers.maxReplicas, now {known.highest}: the change takes effect at once"
 
 
 def _fewer_if_spare(known: _Known) -> str:
@@ -225,11 +225,11 @@ def _fewer_if_spare(known: _Known) -> str:
             f"fewer than {known.lowest}"
         )
     window = format_age_seconds(known.window_seconds)
-    return f"if fewer would do for a whole {window}; never fewer than {known.lowest}"
+    return f"if fewer are enough for a whole {window}; never fewer than {known.lowest}"
 
 
 def _fewer_at_the_least(known: _Known) -> str:
-    return f"lower dataWorkers.minReplicas, now {known.lowest}: it is taken at once"
+    return f"lower dataWorkers.minReplicas, now {known.lowest}: the change takes effect at once"
 
 
 def _fewer_soon(known: _Known) -> str:
@@ -253,19 +253,23 @@ def _always(text: str) -> Sentence:
 
 
 _BY_HAND = _Reason(means="", more=_by_hand, fewer=_by_hand)
-_WITH_METRICS = _always("once the metrics are back; pods that are lost are replaced all the same")
+_WITH_METRICS = _always("once the metrics are back; lost pods are replaced in any case")
 _REASONS: Mapping[str, _Reason] = {
     law.DESIRED_WITHIN_RANGE: _Reason(
         means="it is what the trainers need", more=_more_if_starved, fewer=_fewer_if_spare
     ),
     law.TOO_MANY_REPLICAS: _Reason(
-        means="more are needed than there may be", more=_more_at_the_most, fewer=_fewer_if_spare
+        means="more are needed than dataWorkers.maxReplicas allows",
+        more=_more_at_the_most,
+        fewer=_fewer_if_spare,
     ),
     law.TOO_FEW_REPLICAS: _Reason(
-        means="fewer would do than there must be", more=_more_if_starved, fewer=_fewer_at_the_least
+        means="fewer are enough than dataWorkers.minReplicas allows",
+        more=_more_if_starved,
+        fewer=_fewer_at_the_least,
     ),
     law.SCALE_UP_LIMIT: _Reason(
-        means="more are needed, step by step",
+        means="more are needed, and are added step by step",
         more=_always("by itself, once these are seen to help and autoscaling.scaleUp lets it"),
         fewer=_fewer_if_spare,
     ),
@@ -275,30 +279,32 @@ _REASONS: Mapping[str, _Reason] = {
         fewer=_fewer_if_spare,
     ),
     law.SCALE_DOWN_LIMIT: _Reason(
-        means="fewer would do, step by step",
+        means="fewer are enough, and some are removed step by step",
         more=_more_if_starved,
         fewer=_always("by itself, as fast as autoscaling.scaleDown.policies allow"),
     ),
     law.SCALE_DOWN_STABILIZED: _Reason(
-        means="fewer would do, but not for long enough yet",
+        means="fewer are enough, but not for long enough yet",
         more=_more_if_starved,
         fewer=_fewer_soon,
     ),
     law.UNSCHEDULABLE: _Reason(
         means="more are needed, but pods do not start",
-        more=_always("asked for again after a pause; add nodes, raise a quota or ask for less"),
+        more=_always(
+            "they are requested again after a pause; add nodes, raise a quota or request less"
+        ),
         fewer=_fewer_if_spare,
     ),
     law.SATURATION_POINT_REACHED: _Reason(
-        means="more bring no more rows", more=_at_saturation, fewer=_fewer_if_spare
+        means="more workers bring no more rows", more=_at_saturation, fewer=_fewer_if_spare
     ),
     api.BOTTLENECK_ELSEWHERE: _Reason(
         means="more workers would not help",
-        more=_always("not before that is cured"),
+        more=_always("once that bottleneck is gone"),
         fewer=_fewer_if_spare,
     ),
     law.METRICS_UNKNOWN: _Reason(
-        means="what the run needs is not known", more=_WITH_METRICS, fewer=_WITH_METRICS
+        means="the demand of the run is not known", more=_WITH_METRICS, fewer=_WITH_METRICS
     ),
     law.SCALING_DISABLED: _Reason(
         means="the spec turns scaling off",
@@ -315,7 +321,9 @@ _WRITING_REASONS: Mapping[str, _Reason] = {
         fewer=_fewer_at_saturation,
     ),
     law.TOO_MANY_REPLICAS: _Reason(
-        means="all that there may be help", more=_more_at_the_most, fewer=_fewer_at_saturation
+        means="all workers that dataWorkers.maxReplicas allows help",
+        more=_more_at_the_most,
+        fewer=_fewer_at_saturation,
     ),
     law.SCALE_UP_LIMIT: _Reason(
         means="more are added step by step",
@@ -337,7 +345,7 @@ def _describe_leaving(known: _Known, leaving: Sequence[DrainingStatus]) -> str:
     began = min(parse_time(each.time) for each in leaving)
     left = DRAIN_SECONDS - (known.now - began).total_seconds()
     until = f"at most {format_age_seconds(left)} more" if left > 0 else "their time is over"
-    number = f"{len(leaving)} hand over what they hold, and go"
+    number = f"{len(leaving)} hand over their rows, and end"
     return f"{number} ({until}); {known.wanted} stay"
 
 

@@ -39,8 +39,7 @@ class _Known:
     """An experiment as a pass last read or wrote it.
 
     Attributes:
-        version: its resourceVersion; "" for a written status, of which the API server may have
-            stored less.
+        version: its resourceVersion; a pass that reads the same version again changes nothing.
         headline: the headline's type, status and reason.
     """
 
@@ -192,7 +191,7 @@ class Watched:
         # Ignore a write that changed nothing: an older CRD drops fields that it does not know.
         is_change = version != document["metadata"].get("resourceVersion")
         seen.has_news |= is_change and _strip(document.get("status")) != _strip(status)
-        self._keep(seen, {**document, "status": status}, "")
+        self._keep(seen, {**document, "status": status}, version)
 
     def refuse(self, namespace: str) -> None:
         """Drop the experiments of a namespace that the operator may no longer watch."""

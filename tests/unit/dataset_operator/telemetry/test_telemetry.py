@@ -472,3 +472,19 @@ def test_a_request_is_counted_as_kubernetes_counts_it(
     method: str, path: str, expected: tuple[str, str]
 ) -> None:
     assert parse_request(method, path) == expected
+
+
+def test_an_object_is_read_again_only_if_it_changed() -> None:
+    watched = Watched(clock=Clock())
+    watched.see("ADDED", experiment(1))
+    watched.record(experiment(1))
+    [(_, first)] = watched.list_standings()
+    watched.record(experiment(1))
+    [(_, second)] = watched.list_standings()
+    assert second is first
+    written = experiment(2, phase="Training")
+    watched.record_write(experiment(1), written["status"], "2")
+    [(_, third)] = watched.list_standings()
+    watched.record(written)
+    [(_, fourth)] = watched.list_standings()
+    assert (third.phase, fourth is third) == ("Training", True)
