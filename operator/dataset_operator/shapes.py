@@ -85,7 +85,7 @@ _CONTAINER: Shape = {
     "lastState": {"*": _STATE},
 }
 _BOUNDS: Shape = {"minReplicas": _is_count, "maxReplicas": _is_count}
-# The parts of an experiment that `telemetry` reports, besides the status (`parse_status`).
+# The parts of an experiment that `telemetry` reports, besides the status (`read_status`).
 _EXPERIMENT: Shape = {
     "metadata!": {"name!": str},
     "spec": {kind.spec_field: [_BOUNDS] if kind.is_list else _BOUNDS for kind in list_scaled()},
@@ -139,8 +139,7 @@ _SHAPES: Mapping[str, Shape] = {
 }
 _ANY_OBJECT: Shape = {"metadata!": _METADATA}
 # Fields of a status that a run needs; a status without one of them has no run.
-_RUN_FIELDS = ("run", "runHash", "startTime")
-_OF_A_RUN = {*_RUN_FIELDS, "submission"}
+_RUN_FIELDS = ("run", "run_hash", "start_time")
 _TIMES = re.compile(r"(time|.*Time)")
 
 
@@ -154,21 +153,26 @@ def fit_object(kind: str, document: Any) -> Document | None:
 
 
 def parse_status(status: Any) -> ExperimentStatus:
+    """Parse the status of an experiment for a pass: a run without a necessary field is none."""
+    parsed = read_status(status)
+    absent = [name for name in _RUN_FIELDS if getattr(parsed, name) is None]
+    if not absent or (len(absent) == len(_RUN_FIELDS) and parsed.submission is None):
+        return parsed
+    return parsed.change(**dict.fromkeys((*_RUN_FIELDS, "submission")))
+
+
+def read_status(status: Any) -> ExperimentStatus:
     """Parse the status of an experiment: those of its fields that have their shape."""
     if not isinstance(status, Mapping):
         return ExperimentStatus()
     known = {n: value for n, value in status.items() if value is not None and _has_times(value, n)}
     while known:
         try:
-            parsed = _validate(known)
+            return _validate(known)
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             wrong = {place["loc"][0] for place in found if place["loc"]} or set(known)
             known = {name: value for name, value in known.items() if name not in wrong}
-            continue
-        if all(name in known for name in _RUN_FIELDS) or not known.keys() & _OF_A_RUN:
-            return parsed
-        known = {name: value for name, value in known.items() if name not in _OF_A_RUN}
     return ExperimentStatus()
 
 

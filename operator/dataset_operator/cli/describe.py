@@ -34,7 +34,7 @@ from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.names import Owner
 from dataset_operator.remedies import advise_on_end
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 from pipeline_runtime.config import (
     Condition,
     ExperimentStatus,
@@ -64,7 +64,7 @@ class Picture:
     @cached_property
     def status(self) -> ExperimentStatus:
         """The experiment's status."""
-        return parse_status(self.document.get("status"))
+        return read_status(self.document.get("status"))
 
 
 def describe(

@@ -22,7 +22,7 @@ from dataset_operator.cli.options import (
 from dataset_operator.cli.printing import format_age, format_cost, print_table
 from dataset_operator.cli.run_lists import print_runs
 from dataset_operator.documents import Document
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 from pipeline_runtime.config import TrainerStatus
 
 
@@ -119,7 +119,7 @@ _FORMATS = {
 
 def build_row(document: Document) -> list[Any]:
     """Return an experiment's namespace, then its columns."""
-    metadata, status = document["metadata"], parse_status(document.get("status"))
+    metadata, status = document["metadata"], read_status(document.get("status"))
     workers, trainer = status.data_workers, status.trainer or TrainerStatus()
     return [
         metadata["namespace"],

@@ -37,7 +37,7 @@ from dataset_operator.cli.stored import (
 from dataset_operator.documents import Document
 from dataset_operator.errors import KubeUnavailable, UserError
 from dataset_operator.names import Owner
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 from pipeline_runtime.config import clean
 
 _ENDED = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
@@ -122,7 +122,7 @@ async def _print_log(
 def choose_attempt(document: Document, wanted: int | None) -> int:
     """Return the attempt to show. Raises UserError if there is no such attempt."""
     name = document["metadata"]["name"]
-    last = parse_status(document.get("status")).attempt or 0
+    last = read_status(document.get("status")).attempt or 0
     if last == 0:
         raise UserError(
             f"{name} has no log yet, since no attempt was submitted; see `lastmile describe {name}`"
@@ -154,7 +154,7 @@ async def _find_driver(cluster: Cluster, document: Document, attempt: int) -> _D
 
 
 def _describe_loss(document: Document, attempt: int) -> str:
-    name, uri = document["metadata"]["name"], parse_status(document.get("status")).artifacts_uri
+    name, uri = document["metadata"]["name"], read_status(document.get("status")).artifacts_uri
     place = f", below {clean(uri)}" if uri else ""
     return (
         f"the cluster of attempt {attempt} of {name} no longer exists; its log is in the store"
@@ -176,7 +176,7 @@ class _Driver:
     async def is_over(self) -> bool:
         """Return whether the operator has observed this attempt's end."""
         found = await self.cluster.find(self.owner.name)
-        submission = parse_status(found.get("status")).submission
+        submission = read_status(found.get("status")).submission
         return submission is None or submission.id != self.owner.submission_id(self.attempt)
 
     async def ask(self, path: str) -> dict[str, Any]:

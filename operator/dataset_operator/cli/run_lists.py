@@ -12,8 +12,9 @@ from typing import Any
 
 from dataset_operator.cli.artifacts import locate
 from dataset_operator.cli.printing import format_age, format_age_seconds, print_table
+from dataset_operator.cli.stored import has_run
 from dataset_operator.documents import Document
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 
 # Lists the runs below a URI, each as `lastmile runs --json` prints it.
 ListRuns = Callable[[str], Sequence[dict[str, Any]]]
@@ -33,7 +34,7 @@ def print_runs(
     Args:
         storage_root: replaces the root that the operator recorded.
     """
-    started = [each for each in experiments if parse_status(each.get("status")).run is not None]
+    started = [each for each in experiments if has_run(read_status(each.get("status")))]
     found = [
         (each["metadata"]["namespace"], run)
         for each in started

@@ -22,7 +22,7 @@ from dataset_operator.cli.options import (
 )
 from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 from dataset_operator.status import count_staying
 from pipeline_runtime.config import KIND, DataWorkers
 
@@ -67,7 +67,7 @@ def check_request(experiment: Document, wanted: int) -> int:
     Raises:
         UserError: the experiment has no cluster, or the request is outside the spec's bounds.
     """
-    name, status = experiment["metadata"]["name"], parse_status(experiment.get("status"))
+    name, status = experiment["metadata"]["name"], read_status(experiment.get("status"))
     before = count_staying(status.data_workers)
     # A cluster that only waits for its history to be stored is no longer in the status.
     if before is None or status.ray_cluster_name is None:

@@ -11,8 +11,8 @@ from dataset_operator.cli.printing import print_log, print_table
 from dataset_operator.documents import Document
 from dataset_operator.errors import UserError
 from dataset_operator.names import Owner
-from dataset_operator.shapes import parse_status
-from pipeline_runtime.config import clean
+from dataset_operator.shapes import read_status
+from pipeline_runtime.config import ExperimentStatus, clean
 
 RunOption = Annotated[
     str | None, typer.Option("--run", metavar="N", help="An earlier run, from the store.")
@@ -76,13 +76,18 @@ def open_stored(program: typer.Context, document: Document, run: str | None) -> 
     return stored
 
 
+def has_run(status: ExperimentStatus) -> bool:
+    """Return whether an experiment has a run, and a folder in the store."""
+    return status.run is not None and status.artifacts_uri is not None
+
+
 def locate_run(document: Document) -> tuple[str, int]:
     """Return the URI of an experiment's folder in the store, and the number of its current run.
 
     Raises:
         UserError: the experiment has no run yet.
     """
-    name, status = document["metadata"]["name"], parse_status(document.get("status"))
+    name, status = document["metadata"]["name"], read_status(document.get("status"))
     if status.artifacts_uri is None or status.run is None:
         raise UserError(f"{name} has no run yet; see `lastmile describe {name}`")
     return status.artifacts_uri, status.run

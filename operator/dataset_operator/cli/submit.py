@@ -26,7 +26,7 @@ from dataset_operator.cli.suspend import is_over
 from dataset_operator.documents import Document
 from dataset_operator.errors import KubeConflict, UserError
 from dataset_operator.headline import find_headline
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 from pipeline_runtime.config import (
     KIND,
     LoadedManifest,
@@ -214,7 +214,7 @@ async def _follow(cluster: Cluster, name: str) -> bool:
     printed = ""
     while True:
         document = await cluster.poll(name)
-        status = parse_status(document.get("status"))
+        status = read_status(document.get("status"))
         headline = find_headline(status)
         if status.observed_generation != document["metadata"]["generation"]:
             continue  # the operator has not reconciled it yet

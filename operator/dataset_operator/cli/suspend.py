@@ -20,7 +20,7 @@ from dataset_operator.cli.options import (
     Target,
 )
 from dataset_operator.documents import Document
-from dataset_operator.shapes import parse_status
+from dataset_operator.shapes import read_status
 from pipeline_runtime.config import KIND, ExperimentStatus, clean
 
 _WaitOption = Annotated[bool, typer.Option("--wait", help="Return once it has stopped.")]
@@ -51,13 +51,13 @@ def resume(
 
 async def _stop(cluster: Cluster, name: str, *, wait: bool) -> None:
     document = await cluster.find(name)
-    status = parse_status(document.get("status"))
+    status = read_status(document.get("status"))
     if is_over(status):
         print(f"{name} is over ({clean(status.phase or '')}), there is nothing to stop")
         return
     await _write(cluster, document, suspend=True)
     while wait and not _is_stopped(status):
-        status = parse_status((await cluster.poll(name)).get("status"))
+        status = read_status((await cluster.poll(name)).get("status"))
     print(f"{name} {'has stopped' if _is_stopped(status) else 'is stopping'}")
 
 

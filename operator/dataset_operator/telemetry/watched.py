@@ -22,7 +22,7 @@ from dataset_operator.documents import Document
 from dataset_operator.headline import find_headline
 from dataset_operator.kube.metadata import find_edit, find_finalizers
 from dataset_operator.scheduling.passes import Trigger
-from dataset_operator.shapes import fit_object, parse_status
+from dataset_operator.shapes import fit_object, read_status
 from dataset_operator.telemetry.standing import Standing, read_standing
 from pipeline_runtime.config import KIND, Condition
 
@@ -167,7 +167,7 @@ class Watched:
     def _keep(self, seen: _Seen, document: Mapping[str, Any], version: str) -> None:
         """Parse an experiment and keep its state."""
         document = fit_object(KIND, dict(document)) or document
-        status = parse_status(document.get("status"))
+        status = read_status(document.get("status"))
         headline, before = find_headline(status), seen.known
         known = _Known(
             version=version,
