@@ -1,4 +1,4 @@
-"""What several rules do with the objects of a cluster: complete them, and release them."""
+"""Verdicts that several rules share: complete the objects of a cluster, and release them."""
 
 from __future__ import annotations
 

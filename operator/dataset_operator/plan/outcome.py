@@ -1,4 +1,4 @@
-"""What a reconcile pass decides, as values: single actions and events, and the whole decision."""
+"""Values that a reconcile pass decides: single actions and events, and the whole decision."""
 
 from __future__ import annotations
 

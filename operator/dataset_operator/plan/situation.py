@@ -1,4 +1,4 @@
-"""What a rule knows: the observation, the time, and what the rules before it have decided."""
+"""The input of a rule: the observation, the time, and the decisions of the rules before it."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Situation:
 
     @property
     def start_time(self) -> str:
-        """When the run began or was last resumed; every run has this time."""
+        """The time when the run began or was last resumed; every run has it."""
         assert self.status.start_time is not None
         return self.status.start_time
 

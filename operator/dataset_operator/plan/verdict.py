@@ -1,4 +1,4 @@
-"""What a rule returns: a verdict, which says what to change and what to do.
+"""Verdicts, the results of rules: a verdict says what to change and what to do.
 
 Verdicts are added: `a + b` is what `a` says, then what `b` says. `Situation.after` gives the
 situation that the next rule sees, and `composing` makes the decision of the pass.
@@ -37,7 +37,7 @@ class NewCondition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """What the pass works with, once the spec has been judged.
+    """The experiment and the spec that the pass works with, once the spec has been judged.
 
     Attributes:
         experiment: the experiment that runs; None if no run can go on.
@@ -50,7 +50,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What one rule decides. Conditions are cleared, then fields changed, then conditions set.
+    """The decision of one rule. Conditions are cleared, then fields changed, then conditions set.
 
     Attributes:
         clears: types of conditions to clear.
