@@ -13,6 +13,7 @@ round; its bounds come from the rounds.
     children    a process that answers requests, such as one that runs the code of another commit
     serving     the other side of that process
     report      Benchmark: metrics and targets; its JSON file and its page
+    merging     the cells of a run among those of earlier runs
     figure      the picture of any benchmark: ratios with bounds, or lines where a size grows
     program     run(): the command line of a benchmark
 """

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 _PROC = Path("/proc")
-_LIBRARIES = ("numpy", "pyarrow", "ray", "torch")
+_LIBRARIES = (
+    *("daft", "datasets", "duckdb", "numba", "numpy", "polars"),
+    *("pyarrow", "ray", "torch", "torchdata"),
+)
 # Fields of /proc/PID/stat after the command's name, see proc(5): parent, then user, system, and
 # those of children that have ended.
 _PARENT_FIELD = 1

@@ -67,6 +67,9 @@ class Benchmark:
         x_label: of the axis for the size `x` of the cells.
         fact_labels: heads of columns for facts of cells.
         add_lines: returns more lines of the page.
+        fixed_settings: must be equal in runs whose cells are added to one another.
+        find_doubts: returns why results meet or miss no target, such as too few rows; the page
+            begins with that.
     """
 
     name: str
@@ -80,6 +83,8 @@ class Benchmark:
     x_label: str = ""
     fact_labels: dict[str, str] = field(default_factory=dict)
     add_lines: Callable[[Document], Iterator[str]] = lambda _: iter(())
+    fixed_settings: Sequence[str] = ("rows",)
+    find_doubts: Callable[[Document], list[str]] = lambda _: []
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,11 @@ def build_page(benchmark: Benchmark, results: Document) -> str:
 
 def _lines(benchmark: Benchmark, results: Document) -> Iterator[str]:
     yield f"# {benchmark.title}\n"
-    yield f"{describe_circumstances(results)}\n"
+    if doubts := benchmark.find_doubts(results):
+        yield f"**Indicative, no measurement of targets: {'; '.join(doubts)}.**\n"
+    for number, run in enumerate(results.get("runs", ())):
+        yield f"- Run {number}: {describe_circumstances(run)}"
+    yield f"{describe_circumstances(results)}\n" if "runs" not in results else ""
     settings = ", ".join(f"{name} {_show_setting(v)}" for name, v in results["settings"].items())
     yield f"{benchmark.text} Settings: {settings}. {_describe_bounds(results)}\n"
     if judged := judge(benchmark, results):
