@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Any, Final, Self
 
 from benchmarks.dataloading.workloads import Workload
 
 BATCHES: Final = "batches"
 ROW_GROUPS: Final = "row groups"
+# Consumers of batches. The timed one only receives the tensors; the proof reads all their values.
+TAKE, PROVE = "take", "prove"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Tuning:
         plain = Tuning()
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         changed = [f"{n} {v}" for n, v in found.items() if v != getattr(plain, n)]
-        return ", ".join(changed) or "as it is"
+        return ", ".join(changed) or "defaults"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class Job:
     Args:
         loader: one of `peers.LOADERS`.
         workload: level and table.
-        consumer: one of `consumers.CONSUMERS`.
+        consumer: `TAKE` or `PROVE`.
         tuning: of the loader.
         until_first_batch: stop the epoch after its first batch.
         asks_again: request the next epoch's first batch when this epoch has ended.
@@ -51,8 +53,16 @@ class Job:
 
     loader: str
     workload: Workload
-    consumer: str
+    consumer: str = TAKE
     tuning: Tuning = field(default_factory=Tuning)
     until_first_batch: bool = False
     asks_again: bool = False
     keeps_memory: bool = True
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Self:
+        """Return the job of `dataclasses.asdict`, after a way as JSON."""
+        work = found["workload"]
+        work["options"] = tuple((name, value) for name, value in work["options"])
+        work["more_columns"] = tuple(work["more_columns"])
+        return cls(**found | {"workload": Workload(**work), "tuning": Tuning(**found["tuning"])})

@@ -1,51 +1,75 @@
-"""The order of measured epochs, and the conditions that must hold between them.
+"""The cells: for each level of work all loaders in rounds, then Lastmile without each option.
 
     tuning    the settings of each peer that has some; the best one is used from then on
-    proof     each contender once, in a fresh process: start, memory, and every column of all rows
-    rounds    a calibration, then contenders in turn (A B C D E A B …), level by level
+    proof     each contender once, in a fresh process: memory, and every column of all rows
+    rounds    all contenders; those in which the decode floors are off their medians are set aside
     starts    fresh processes until their first batch
-    train     loaders in turn on the small table, with the model's training step
-    ablation  Lastmile without each of its optimisations, in turn, with heavy work
+    options   Lastmile without each of its optimisations, with heavy work
 
-As soon as an epoch ends, its sums are compared with those of the first one of its kind.
+Metrics are seconds per million input rows, so a ratio to Lastmile says how many times as long a
+peer takes.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-from benchmarks.dataloading.jobs import Job, Tuning
-from benchmarks.dataloading.measuring.checksums import Sums, check_agreement
+from benchmarks.dataloading.jobs import PROVE, Job, Tuning
 from benchmarks.dataloading.measuring.epochs import Epoch
-from benchmarks.dataloading.measuring.rounds import Round, measure_rounds
-from benchmarks.dataloading.peers import (
-    FLOORS,
-    LOADERS,
-    SUBJECT,
-    Contender,
-    list_contenders,
-)
-from benchmarks.dataloading.settings import (
-    ABLATION_WHERE,
-    MEMORY_KEPT_OFF,
-    NESTED_ALL_ON,
-    ROW_SHUFFLE_ON,
-    SWITCHES,
-    Measured,
-    Settings,
-    base_of,
-)
+from benchmarks.dataloading.peers import FLOOR, LOADERS, SUBJECT, Contender, list_contenders
 from benchmarks.dataloading.tables import Table
-from benchmarks.dataloading.tuning import quick, tune
-from benchmarks.dataloading.workloads import Workload
-from benchmarks.turns import in_turn
+from benchmarks.dataloading.tuning import tune
+from benchmarks.dataloading.workloads import FUSION_OFF, RAY_DATA, Workload
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.errors import DisagreementError
+from benchmarks.harness.rounds import Arm, Rounds, Sample, measure
 
-# The timed consumer only receives the tensors; the proof reads all their values.
-TAKE, TRAIN, PROVE = "take", "train", "prove"
+STEADY, WHOLE, CPU = "steadySeconds", "epochSeconds", "cpuSeconds"
+NEXT, COLD, MEMORY = "nextFirstBatchSeconds", "coldFirstBatchSeconds", "peakBytes"
+_MILLION: Final = 1_000_000
+# The bound for a machine that is never calm; the results have the number of rounds.
+_MAX_TRIES_A_ROUND: Final = 3
+# Half of the days of the sample data, so that the planner has a filter to push down. A table with
+# fewer rows than these has a single day.
+_WHERE: Final = "day >= '2026-01-05'"
+_ROWS_WITH_DAYS: Final = 1_000_000
+
+ALL_ON: Final = "all on"
+_MEMORY_KEPT_OFF: Final = "memory kept off"  # set for a process, not in a manifest
+_PUSHDOWN_OFF: Final = ("pushdown", False)
+_PAGES_OFF: Final = ("pageDecoding", False)
+# By layout and variant, how the workload differs from the default.
+VARIANTS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+    "flat": {
+        ALL_ON: {},
+        "pushdown off": {"options": (_PUSHDOWN_OFF,)},
+        "late materialisation off": {"options": (("lateMaterialization", False),)},
+        # After pruning by statistics, it has little to remove.
+        "pushdown, late materialisation off": {
+            "options": (_PUSHDOWN_OFF, ("lateMaterialization", False))
+        },
+        "projection off": {"options": (("projection", False),)},
+        "fusion off": {"options": (FUSION_OFF,)},
+        "kernels off": {"options": (("kernels", False),)},
+        "page decoding off": {"options": (_PAGES_OFF,)},
+        "broadcast off": {"options": (("broadcast", False),)},
+        "prefetch off": {"options": (("prefetch", False),)},
+        "ready batches off": {"options": (("readyBatches", False),)},
+        "readers off": {"options": (RAY_DATA,)},
+        _MEMORY_KEPT_OFF: {},
+        # Not an optimisation: the cost of the default shuffle, which the comparison does not use.
+        "row shuffle on": {"shuffle": "Row"},
+    },
+    "nested": {
+        ALL_ON: {},
+        "page decoding off": {"options": (_PAGES_OFF,)},
+        "deduplication off": {"options": (("deduplication", False),)},
+    },
+}
+QUICK_VARIANTS: Final = (ALL_ON, "projection off", "kernels off", "deduplication off")
 
 
 class Runs(Protocol):
@@ -60,166 +84,187 @@ class Runs(Protocol):
         ...
 
 
-def run_schedule(
-    settings: Settings, hosts: Runs, say: Callable[[str], None] | None = None
-) -> Measured:
-    """Measure everything.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is measured, and how often.
 
-    Raises DisagreementError if loaders deliver different rows, BenchmarkError if one fails.
+    Attributes:
+        table, tuning_table: of the comparison, and on which peers are tuned.
+        loaders: the compared loaders, the subject first.
+        rounds: calm rounds at each level.
+        keeps_all_rounds: rounds count whatever their calibration.
+        finals: how often the fastest settings of a peer run again.
+        starters: the loaders whose start is measured, of fresh processes and of the next epoch.
+        starts: how often a fresh process starts.
+        has_ablation: Lastmile is measured without each option.
+        is_quick: few settings and variants, and proofs without memory; speeds are meaningless.
     """
-    schedule = _Schedule(settings, hosts, say or _say)
-    for level in settings.levels:
-        schedule.tune(level)
-        schedule.prove(level)
-        schedule.compare(level)
-    for level in settings.levels:
-        schedule.start(level)
-    for level in settings.train_levels:
-        schedule.train(level)
-    schedule.ablate()
-    return schedule.measured
+
+    table: Table
+    tuning_table: Table
+    loaders: tuple[str, ...]
+    layouts: tuple[str, ...]
+    forms: tuple[str, ...]
+    levels: tuple[str, ...]
+    rounds: int
+    keeps_all_rounds: bool
+    finals: int
+    starters: tuple[str, ...]
+    starts: int
+    has_ablation: bool
+    is_quick: bool
+
+    def contenders_of(self, loaders: tuple[str, ...]) -> list[Contender]:
+        """List the contenders of some loaders."""
+        return list_contenders(loaders, self.layouts, self.forms)
 
 
-class _Schedule:
-    """Runs jobs in the processes of their kind, and compares the delivered rows."""
+@dataclass(slots=True)
+class Schedule:
+    """Measures all cells by jobs."""
 
-    def __init__(self, settings: Settings, hosts: Runs, say: Callable[[str], None]) -> None:
-        self.measured = Measured(settings=settings)
-        self._settings = settings
-        self._hosts = hosts
-        self._say = say
-        self._first: dict[tuple[object, ...], tuple[str, Sums]] = {}
+    settings: Settings
+    hosts: Runs
+    best: dict[tuple[str, Contender], Tuning] = field(default_factory=dict)  # by level
 
-    def tune(self, level: str) -> None:
-        """Choose the settings of the peers that have some; others keep their defaults."""
-        settings = self._settings
-        for contender in settings.contenders:
-            candidates = LOADERS[contender.loader].candidates
-            if candidates is None:
-                continue
-            tuned = tune(
-                partial(self._run_tuned, contender, level, settings.tuning_table),
-                partial(self._run_tuned, contender, level, settings.table),
-                quick(candidates()) if settings.quick else candidates(),
+    def measure(self) -> Iterator[Cell]:
+        """Measure all cells.
+
+        Raises DisagreementError if loaders deliver different rows, BenchmarkError if one fails.
+        """
+        for level in self.settings.levels:
+            yield from self._compare(level)
+        if self.settings.has_ablation and "heavy" in self.settings.levels:
+            yield from self._ablate()
+
+    def _compare(self, level: str) -> Iterator[Cell]:
+        settings = self.settings
+        contenders = settings.contenders_of(settings.loaders)
+        floors = settings.contenders_of((FLOOR,))
+        for contender in contenders:
+            self._tune(contender, level)
+        run_alone = self.hosts.run if settings.is_quick else self.hosts.run_fresh
+        proof = self._measure(level, contenders, Rounds(count=1, warmups=0), run_alone, PROVE)
+        rounds = Rounds(count=settings.rounds, warmups=0)
+        if not settings.keeps_all_rounds:
+            calibration = (WHOLE, [str(floor) for floor in floors])
+            max_count = settings.rounds * _MAX_TRIES_A_ROUND
+            rounds = replace(rounds, calibration=calibration, max_count=max_count)
+        timed = self._measure(level, [*contenders, *floors], rounds, self.hosts.run)
+        parts = [timed, proof]
+        if settings.starters:
+            once = partial(self._run_start, self.hosts.run_fresh)
+            starters = settings.contenders_of(settings.starters)
+            parts.append(
+                self._measure(level, starters, Rounds(count=settings.starts, warmups=0), once)
+            )
+        yield from self._split(level, parts, timed.facts | proof.facts)
+
+    def _split(self, level: str, parts: list[Cell], facts: dict[str, Any]) -> Iterator[Cell]:
+        """Yield a cell for each layout and form of the subject, with the peers of that."""
+        found: dict[Contender, dict[str, list[float]]] = {}
+        settings = self.settings
+        contenders = [*settings.contenders_of(settings.loaders), *settings.contenders_of((FLOOR,))]
+        for contender in contenders:
+            for part in parts:
+                found[contender] = part.arms.get(str(contender), {}) | found.get(contender, {})
+        for subject in settings.contenders_of((SUBJECT,)):
+            peers = [c for c in contenders if c.is_compared_with(subject)]
+            tuning = {p.named_for(subject): str(self._tuning(p, level)) for p in peers}
+            chosen = {name: text for name, text in tuning.items() if text != str(Tuning())}
+            yield Cell(
+                name=f"{level}, {subject.layout}, {subject.form}",
+                base=SUBJECT,
+                arms={p.named_for(subject): found[p] for p in [subject, *peers]},
+                facts=facts | ({"settings": chosen} if chosen else {}),
+            )
+
+    def _measure(
+        self,
+        level: str,
+        contenders: list[Contender],
+        rounds: Rounds,
+        run: Callable[[Job], Epoch],
+        consumer: str = "take",
+    ) -> Cell:
+        arms: dict[str, Arm] = {}
+        for contender in contenders:
+            job = replace(self._job(contender, level, self.settings.table), consumer=consumer)
+            arms[str(contender)] = partial(self._sample, job, run)
+        return measure(f"{level}, {consumer}", arms, rounds)
+
+    def _sample(self, job: Job, run: Callable[[Job], Epoch]) -> Sample:
+        epoch, rows_in = run(job), self.settings.table.rows
+        rows = epoch.sums.get("rows", 0)
+        if job.loader == FLOOR and rows != rows_in:
+            raise DisagreementError(f"{FLOOR}: must decode {rows_in} rows, but decoded {rows}.")
+        found: dict[str, float | None] = {}
+        if epoch.cold_seconds is None and job.consumer != PROVE:
+            millions = rows_in / _MILLION
+            found = {STEADY: epoch.steady_seconds_a_row * rows / millions}
+            found[WHOLE] = epoch.seconds / millions
+            found[CPU] = None if epoch.cpu_seconds is None else epoch.cpu_seconds / millions
+            found[NEXT] = epoch.next_first_batch_seconds
+        found |= {COLD: epoch.cold_seconds, MEMORY: epoch.peak_bytes}
+        values = {name: value for name, value in found.items() if value is not None}
+        is_part = job.loader == FLOOR or epoch.cold_seconds is not None
+        return Sample(values, None if is_part else epoch.sums)
+
+    def _run_start(self, run: Callable[[Job], Epoch], job: Job) -> Epoch:
+        return run(replace(job, until_first_batch=True, asks_again=False))
+
+    def _tune(self, contender: Contender, level: str) -> None:
+        """Choose the settings of a peer that has some; others keep their defaults."""
+        settings, candidates = self.settings, LOADERS[contender.loader].candidates
+
+        def run_on(table: Table, tuning: Tuning) -> Epoch:
+            job = replace(self._job(contender, level, table), asks_again=False, tuning=tuning)
+            return self.hosts.run(job)
+
+        if candidates:
+            self.best[level, contender] = tune(
+                partial(run_on, settings.tuning_table),
+                partial(run_on, settings.table),
+                [candidates[0], candidates[-1]] if settings.is_quick else candidates,
                 settings.finals,
             )
-            self.measured.best[level, contender] = tuned.best
-            epochs = [(tuning, epoch, settings.tuning_table.rows) for tuning, epoch in tuned.tried]
-            epochs += [(tuning, epoch, settings.table.rows) for tuning, epoch in tuned.finals]
-            self.measured.tuning += [(contender, *one) for one in epochs]
 
-    def _run_tuned(self, contender: Contender, level: str, table: Table, tuning: Tuning) -> Epoch:
-        return self._run(replace(self._job(contender, level, TAKE, table), tuning=tuning), table)
-
-    def prove(self, level: str) -> None:
-        """Prove the rows and all columns of a whole epoch, for all contenders and the floors."""
-        settings = self._settings
-        found = {}
-        for contender in [*settings.contenders, *settings.floors]:
-            # A decode floor returns the identities alone.
-            consumer = TAKE if contender.loader in FLOORS else PROVE
-            job = self._job(contender, level, consumer, settings.table)
-            run = self._hosts.run_fresh if settings.fresh_proofs else self._hosts.run
-            found[contender] = self._check(run(job), settings.table)
-        self.measured.proofs[level] = found
-
-    def compare(self, level: str) -> None:
-        """Measure the rounds of a level."""
-        self.measured.rounds[level] = measure_rounds(
-            partial(self._measure_round, level),
-            self._settings.rounds,
-            keeps_all=self._settings.keeps_all_rounds,
-        )
-
-    def _measure_round(self, level: str, index: int) -> Round:
-        settings = self._settings
-        calibration = {
-            floor: self._run(self._job(floor, level, TAKE, settings.table), settings.table)
-            for floor in settings.floors
-        }
-        epochs = {}
-        for contender in in_turn(settings.contenders, index):
-            job = self._job(contender, level, TAKE, settings.table)
-            asks_again = contender.loader in settings.starters
-            epochs[contender] = self._run(replace(job, asks_again=asks_again), settings.table)
-        return Round(level=level, calibration=calibration, epochs=epochs)
-
-    def start(self, level: str) -> None:
-        """Measure fresh processes, in turn, until the first batch of the table."""
-        settings = self._settings
-        for _ in range(settings.starts):
-            for contender in list_contenders(settings.starters, settings.layouts, settings.forms):
-                job = self._job(contender, level, TAKE, settings.table)
-                epoch = self._hosts.run_fresh(replace(job, until_first_batch=True))
-                self.measured.starts.append((contender, epoch))
-                self._say(f"start {level:5} {_name(job)}: {epoch.cold_seconds:.2f} s")
-
-    def train(self, level: str) -> None:
-        """Measure the model's training step on every batch of the small table."""
-        settings = self._settings
-        for _ in range(settings.rounds):
-            for contender in list_contenders(settings.trained, ("flat",), ("expanded",)):
-                job = self._job(contender, level, TRAIN, settings.small)
-                self.measured.train.append(self._run(job, settings.small))
-
-    def ablate(self) -> None:
-        """Measure Lastmile without each of its optimisations, with heavy work."""
-        settings = self._settings
-        table = settings.table
-        flat = Contender(loader=SUBJECT, layout="flat", form="expanded")
-        nested = Contender(loader=SUBJECT, layout="nested", form="deduplicated")
-        for _ in range(settings.rounds):
-            for name in settings.ablations:
-                subject = nested if base_of(name) == NESTED_ALL_ON else flat
-                job = self._job(subject, "heavy", TAKE, table)
-                if table.rows > settings.small.rows:  # a small table has only one day
-                    job = replace(job, workload=replace(job.workload, where=ABLATION_WHERE))
-                variant = replace(
-                    job,
-                    workload=_without(job.workload, name),
-                    keeps_memory=name != MEMORY_KEPT_OFF,
-                )
-                self.measured.ablation.append((name, self._run(variant, table, name)))
-
-    def _job(self, contender: Contender, level: str, consumer: str, table: Table) -> Job:
-        workload = Workload(
-            level=level,
-            root=table.roots[contender.layout],
-            layout=contender.layout,
-            form=contender.form,
-        )
+    def _tuning(self, contender: Contender, level: str) -> Tuning:
         like = LOADERS[contender.loader].tuned_like
         tuned = replace(contender, loader=like) if like else contender
-        tuning = self.measured.best.get((level, tuned), Tuning())
-        return Job(loader=contender.loader, workload=workload, consumer=consumer, tuning=tuning)
+        return self.best.get((level, tuned), Tuning())
 
-    def _run(self, job: Job, table: Table, name: str | None = None) -> Epoch:
-        return self._check(self._hosts.run(job), table, name)
-
-    def _check(self, epoch: Epoch, table: Table, name: str | None = None) -> Epoch:
-        job, work = epoch.job, epoch.job.workload
-        name = name or _name(job)
-        # A decode floor delivers all rows, whatever the level does with them.
-        key = (work.level, job.loader in FLOORS, table.rows, work.where, job.consumer)
-        first, sums = self._first.setdefault(key, (name, epoch.sums))
-        label = name if name != first else f"{name} again"
-        check_agreement(f"{work.level} work, {job.consumer}", {first: sums, label: epoch.sums})
-        self._say(
-            f"{job.consumer:5} {work.level:5} {name} ({job.tuning}): {epoch.rows_out:,} rows in "
-            f"{epoch.seconds:.2f} s, first batch after {epoch.first_batch_seconds:.2f} s"
+    def _job(self, contender: Contender, level: str, table: Table) -> Job:
+        layout, form = contender.layout, contender.form
+        return Job(
+            loader=contender.loader,
+            workload=Workload(level=level, root=table.roots[layout], layout=layout, form=form),
+            tuning=self._tuning(contender, level),
+            asks_again=contender.loader in self.settings.starters,
         )
-        return epoch
 
+    def _ablate(self) -> Iterator[Cell]:
+        """Measure Lastmile without each of its optimisations, in whole epochs."""
+        settings = self.settings
+        where = _WHERE if settings.table.rows >= _ROWS_WITH_DAYS else None
+        for layout, form in (("flat", "expanded"), ("nested", "deduplicated")):
+            if layout not in settings.layouts:
+                continue
+            job = self._job(Contender(SUBJECT, layout, form), "heavy", settings.table)
+            arms: dict[str, Arm] = {}
+            for name, changes in VARIANTS[layout].items():
+                variant = replace(
+                    job,
+                    workload=replace(job.workload, where=where, **changes),
+                    asks_again=False,
+                    keeps_memory=name != _MEMORY_KEPT_OFF,
+                )
+                if not settings.is_quick or name in QUICK_VARIANTS:
+                    arms[name] = partial(self._sample_whole, variant)
+            rounds = Rounds(count=settings.rounds, warmups=0)
+            yield measure(f"options, heavy, {layout}, {form}", arms, rounds)
 
-def _name(job: Job) -> str:
-    return job.loader if job.workload.layout == "flat" else f"{job.loader}, {job.workload.layout}"
-
-
-def _without(workload: Workload, variant: str) -> Workload:
-    if variant == ROW_SHUFFLE_ON:
-        return replace(workload, shuffle="Row")
-    return replace(workload, options=SWITCHES.get(variant, ()))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    def _sample_whole(self, job: Job) -> Sample:
+        sample = self._sample(job, self.hosts.run)
+        values = {name: value for name, value in sample.values.items() if name != STEADY}
+        return Sample(values, sample.checksum)

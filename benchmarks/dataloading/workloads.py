@@ -1,11 +1,10 @@
-"""The three levels of last-mile work, each once as a manifest and as constants for the peers.
+"""The two levels of last-mile work, each once as a manifest and as constants for the peers.
 
 Lastmile runs the manifest; `arrow_work` and `stock_loader` do the same by hand. Two kernels are
 shared on purpose, since a peer with another hash would keep other rows: `hashing.keep_mask` chooses
 the negatives and `hashing.bucket_of` computes the buckets. The code around them is each loader's.
 
     none    all columns that convert to tensors unchanged
-    light   the same, without the rows of spam users
     heavy   the model's columns: spam users out, label derived, negatives downsampled, weighted,
             nulls filled, the sequence padded, categorical ids hashed
 """
@@ -19,7 +18,7 @@ from pipeline_runtime.config import DatasetExperiment, parse_experiment
 from pipeline_runtime.sample_data.options import SampleDataOptions
 from pipeline_runtime.spelling import to_options
 
-LEVELS: Final = ("none", "light", "heavy")
+LEVELS: Final = ("none", "heavy")
 # Layouts of files: a row per impression, or a row per request with lists of impressions.
 LAYOUTS: Final = ("flat", "nested")
 # Forms of batches: every row with its user's columns, or these columns once per request.
@@ -75,7 +74,7 @@ _HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
 RAY_DATA: Final = ("feed", "RayData")
 FUSION_OFF: Final = ("fusion", False)  # each step in separate tasks
 
-# The same model at every level: it uses columns that all three levels deliver.
+# The same model at every level: it uses columns that both levels deliver.
 MODEL_CONFIG: Final[dict[str, Any]] = {
     "dense": list(DENSE),
     "categorical": [*WHOLE_CATEGORIES, "item_id", "position"],
@@ -193,8 +192,6 @@ def build_dataset(workload: Workload) -> dict[str, Any]:
 def build_steps(workload: Workload) -> list[Any]:
     """Return the manifest's `spec.pipeline`."""
     steps: list[Any] = [{"filter": {"where": workload.keep}}] if workload.keep else []
-    if workload.level != "none":
-        steps.append({"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}})
     return [*steps, *_build_heavy_steps()] if workload.level == "heavy" else steps
 
 
@@ -202,6 +199,7 @@ def _build_heavy_steps() -> list[Any]:
     label = {"name": "label", "expression": "clicked or coalesce(saves, 0) > 0"}
     by = f"case when conversion_delay_hours is not null then {CONVERSION_WEIGHT} else 1.0 end"
     return [
+        {"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}},
         {"derive": {"columns": [label]}},
         {
             "downsample": {

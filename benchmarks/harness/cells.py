@@ -36,7 +36,7 @@ class Cell:
         values = self.arms.get(arm, {}).get(metric)
         if not values:
             return None
-        if self.ratios:
+        if self.ratios and len(values) > 1:
             return Estimate(sorted(values)[len(values) // 2], min(values), max(values))
         return estimate(values)
 

@@ -14,7 +14,7 @@ os.environ["DAFT_RUNNER"] = "native"
 import daft  # type: ignore[import-not-found,unused-ignore]
 import pyarrow as pa
 
-from benchmarks.dataloading.work.engines import batches_of
+from benchmarks.dataloading.work.arrow_work import batches_of
 from benchmarks.dataloading.work.row_groups import list_files
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
@@ -34,7 +34,3 @@ class DaftLoader:
             frame = frame.join(spam.select(SPAM_KEY), on=SPAM_KEY, how="anti")
         found = frame.select(*self._workload.read_columns).to_arrow_iter()
         return batches_of((pa.Table.from_batches([chunk]) for chunk in found), self._workload)
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: this loader counts no seconds."""
-        return {}

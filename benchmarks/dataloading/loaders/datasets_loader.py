@@ -15,10 +15,8 @@ from datasets import disable_progress_bars, load_dataset  # type: ignore[import-
 from torch.utils.data import get_worker_info
 
 from benchmarks.dataloading.loaders.torch_loader import TorchLoader
-from benchmarks.dataloading.work.arrow_work import Arrays, process
-from benchmarks.dataloading.work.engines import CHUNK_ROWS
-from benchmarks.dataloading.work.row_group_columns import flat_columns
-from benchmarks.dataloading.work.row_groups import list_files, read_spam
+from benchmarks.dataloading.work.arrow_work import CHUNK_ROWS, Arrays, process
+from benchmarks.dataloading.work.row_groups import flat_columns, list_files, read_spam
 from benchmarks.dataloading.workloads import Workload
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 
-from benchmarks.dataloading.work.engines import CHUNK_ROWS, batches_of
+from benchmarks.dataloading.work.arrow_work import CHUNK_ROWS, batches_of
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
 
@@ -39,7 +39,3 @@ class DuckdbLoader:
             return query
         spam = f"read_parquet('{root}/spam_users/*.parquet')"
         return f"{query} anti join (select {SPAM_KEY} from {spam}) using ({SPAM_KEY})"
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: this loader counts no seconds."""
-        return {}

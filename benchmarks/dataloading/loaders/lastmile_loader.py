@@ -8,7 +8,6 @@ consumer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import torch
 
@@ -33,12 +32,10 @@ class LastmileLoader:
         experiment = build_experiment(workload)
         self._spec = experiment.spec
         self._plan: Plan = build_plan(experiment, workload.root)
-        self._waited = Waited()
-        self._position = Position()
 
     def batches(self) -> Iterator[Batch]:
         """Yield the next epoch's batches in the order of their arrival."""
-        self._waited, self._position = Waited(), Position()
+        waited = Waited()
         cutting = Cutting(
             batch_size=self._workload.batch_size,
             last_batch="Pad",
@@ -46,11 +43,11 @@ class LastmileLoader:
         )
         groups, chunk_rows = self._groups()
         stream = BatchStream(
-            chunks=self._open_feed(groups, chunk_rows).chunks(self._waited),
+            chunks=self._open_feed(groups, chunk_rows).chunks(waited),
             groups=groups,
             cutting=cutting,
-            position=self._position,
-            waited=self._waited,
+            position=Position(),
+            waited=waited,
         )
         collator = Collator(
             torch.device("cpu"),
@@ -60,7 +57,7 @@ class LastmileLoader:
         )
         for rows in stream.epoch_rows(0):
             assert rows is not None  # a single rank has rows at every step
-            yield collator.make(rows, stream.following(), self._waited)
+            yield collator.make(rows, stream.following(), waited)
 
     def _groups(self) -> tuple[list[Group], int]:
         stream = self._plan.training
@@ -78,12 +75,3 @@ class LastmileLoader:
         from benchmarks.dataloading.loaders.ray_feed import open_ray_feed
 
         return open_ray_feed(self._plan, groups, chunk_rows)
-
-    def profile(self) -> dict[str, float]:
-        """Return seconds: the waits of the consumer's side, and one core's time on each step."""
-        waited = asdict(self._waited)
-        seconds = {f"waited {n}": waited[n] for n in ("production", "transfer", "batching")}
-        kinds = (kind for _, kind, _ in self._plan.training.step_rows)
-        for index, (kind, count) in enumerate(zip(kinds, self._position.counts, strict=True)):
-            seconds[f"step {index} {kind}"] = count.seconds
-        return seconds

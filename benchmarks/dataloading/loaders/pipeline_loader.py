@@ -41,7 +41,3 @@ class PipelineLoader:
             else:
                 batch[ROW_WEIGHT] = batch[self._weight_column].float()
             yield batch
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: a loader reports no seconds."""
-        return {}

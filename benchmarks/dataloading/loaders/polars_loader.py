@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl  # type: ignore[import-not-found,unused-ignore]
 
-from benchmarks.dataloading.work.engines import CHUNK_ROWS, batches_of
+from benchmarks.dataloading.work.arrow_work import CHUNK_ROWS, batches_of
 from benchmarks.dataloading.work.row_groups import list_files
 from benchmarks.dataloading.workloads import SPAM_KEY, Workload
 from pipeline_runtime.batches import Batch
@@ -30,7 +30,3 @@ class PolarsLoader:
             chunk_size=CHUNK_ROWS, maintain_order=False, engine="streaming"
         )
         return batches_of((chunk.to_arrow() for chunk in chunks), self._workload)
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: this loader counts no seconds."""
-        return {}

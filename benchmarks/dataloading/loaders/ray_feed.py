@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import ray
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.base import Feed
 from pipeline_runtime.feed.over_ray.data_config import OneTrainerDataConfig

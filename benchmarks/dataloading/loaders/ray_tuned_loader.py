@@ -24,8 +24,9 @@ import ray.data
 import torch
 
 from benchmarks.dataloading.jobs import Tuning
+from benchmarks.dataloading.work.arrow_work import make_piece
 from benchmarks.dataloading.work.batching import cut, pack, unpack
-from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, make_piece, read_spam
+from benchmarks.dataloading.work.row_groups import Footers, Unit, list_units, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
@@ -61,10 +62,6 @@ class RayTunedLoader:
             batch_size=None, batch_format="pyarrow", prefetch_batches=_BLOCKS_AHEAD
         )
         return cut((piece for block in blocks for piece in _pieces(block)), self._batch_size)
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: Ray's own statistics are not comparable."""
-        return {}
 
 
 def _configure(context: ray.data.DataContext) -> None:

@@ -1,10 +1,9 @@
 """Stock Ray Data, as its documentation teaches: read_parquet, map_batches per step, torch batches.
 
 Columns are selected; each step is a function of numpy batches, the default format; all other
-settings are Ray's defaults. Ray has no default conversion of ragged lists to tensors, so levels
-that deliver such lists collate their batches. Without steps they collate Arrow batches, which Ray's
-documentation recommends as the fastest. After steps, which turn lists into arrays of arrays, they
-collate numpy batches.
+settings are Ray's defaults. Ray has no default conversion of ragged lists to tensors, so the
+level that delivers such lists collates Arrow batches, which Ray's documentation recommends as the
+fastest.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
-from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
+from ray.data.collate_fn import ArrowBatchCollateFn
 
 from benchmarks.dataloading.work.arrow_work import (
     Arrays,
@@ -29,7 +28,7 @@ from benchmarks.dataloading.work.arrow_work import (
     weigh,
 )
 from benchmarks.dataloading.work.batching import to_tensors
-from benchmarks.dataloading.work.row_group_columns import flat_columns
+from benchmarks.dataloading.work.row_groups import flat_columns
 from benchmarks.dataloading.workloads import (
     BATCH_SIZE,
     HASHED,
@@ -40,7 +39,7 @@ from benchmarks.dataloading.workloads import (
     TEXTS,
     Workload,
 )
-from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, Batch
+from pipeline_runtime.batches import ROW_WEIGHT, Batch
 
 NumpyBatch = dict[str, npt.NDArray[Any]]
 
@@ -53,11 +52,10 @@ class StockLoader:
         self._workload = workload
         dataset = ray.data.read_parquet(f"{workload.root}/impressions")
         dataset = dataset.select_columns(list(workload.read_columns))
-        if workload.level != "none":
+        if workload.level == "heavy":
             spam = pq.read_table(f"{workload.root}/spam_users", columns=[SPAM_KEY])
             spam_ids = spam.column(SPAM_KEY).to_numpy()
             dataset = dataset.map_batches(drop_spam, fn_kwargs={"spam": spam_ids})  # type: ignore[arg-type]
-        if workload.level == "heavy":
             for step in (derive_label, downsample, add_weight, pad_sequence, hash_categories):
                 dataset = dataset.map_batches(step)
             dataset = dataset.select_columns(list(workload.columns))
@@ -70,13 +68,8 @@ class StockLoader:
                 batch[ROW_WEIGHT] = batch["sample_weight"]
                 yield batch
             return
-        is_arrow = self._workload.level == "none"
-        collate = CollateArrow(self._workload) if is_arrow else CollateNumpy()
+        collate = CollateArrow(self._workload)
         yield from self._dataset.iter_torch_batches(batch_size=BATCH_SIZE, collate_fn=collate)
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: Ray's own statistics are not comparable."""
-        return {}
 
 
 def be_quiet() -> None:
@@ -96,23 +89,6 @@ class CollateArrow(ArrowBatchCollateFn):
     def __call__(self, batch: pa.Table) -> Any:
         """See ArrowBatchCollateFn."""
         return to_tensors(process(flat_columns(batch), self._workload, None))
-
-
-class CollateNumpy(NumpyBatchCollateFn):
-    """Converts numpy batches to tensors, and arrays of arrays to values and offsets."""
-
-    def __call__(self, batch: NumpyBatch) -> Any:
-        """See NumpyBatchCollateFn."""
-        arrays: Arrays = {}
-        for name, values in batch.items():
-            if values.dtype == object:
-                arrays[name + VALUES_SUFFIX] = np.concatenate(list(values))
-                lengths = np.fromiter(map(len, values), np.int64, len(values))
-                arrays[name + OFFSETS_SUFFIX] = np.concatenate([[0], np.cumsum(lengths)])
-            else:
-                arrays[name] = values.view(np.int64) if values.dtype.kind == "M" else values
-        arrays[ROW_WEIGHT] = np.ones(len(batch[SPAM_KEY]), dtype=np.float32)
-        return to_tensors(arrays)
 
 
 def drop_spam(batch: NumpyBatch, spam: npt.NDArray[np.int64]) -> Any:

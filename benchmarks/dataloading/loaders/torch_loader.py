@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Protocol
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from benchmarks.dataloading.jobs import ROW_GROUPS, Tuning
-from benchmarks.dataloading.work.arrow_work import Arrays
+from benchmarks.dataloading.work.arrow_work import Arrays, make_piece
 from benchmarks.dataloading.work.batching import cut, pack, to_tensors, unpack
-from benchmarks.dataloading.work.row_groups import Footers, list_units, make_piece, read_spam
+from benchmarks.dataloading.work.row_groups import Footers, list_units, read_spam
 from benchmarks.dataloading.workloads import Workload
 from pipeline_runtime.batches import Batch
 
@@ -85,10 +85,6 @@ class TorchLoader:
             yield from cut(pieces, self._batch_size)
         else:
             yield from self._loader
-
-    def profile(self) -> dict[str, float]:
-        """Return nothing: this loader counts no seconds."""
-        return {}
 
 
 def _arguments(tuning: Tuning) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Measures an epoch: the processes that run it, what is done with its batches, and the rounds."""
+"""Measures an epoch: the processes that run it, and the checksums of its batches."""

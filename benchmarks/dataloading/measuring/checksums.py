@@ -4,7 +4,7 @@
     proof       a checksum of hash(identity, value) for every column, over a whole epoch that is not
                 timed: it binds each value to its row, and each item of a list to its place
 
-`check_agreement` compares the sums of the loaders. Speeds of loaders that differ are never printed.
+`check_agreement` of the harness compares the sums of the loaders.
 All sums are modulo 2⁶⁴. Shapes: B rows, L items of a fixed-size list, N items of all lists.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.dataloading.errors import DisagreementError
 from benchmarks.dataloading.workloads import ONCE, ROW_ID_COLUMNS
+from benchmarks.harness.rounds import check_agreement as check_agreement
 from pipeline_runtime.batches import (
     OFFSETS_SUFFIX,
     REQUEST_INDEX,
@@ -36,7 +36,6 @@ _NAN_BITS = np.uint64(0x7FC00000)  # of float32: the one NaN that counts, whatev
 _INTEGER_OF: Mapping[str, Any] = {"f4": np.int32, "f8": np.int64}
 # A value's place in its list enters its hash by this odd factor (SplitMix64's increment).
 _PLACE = np.uint64(0x9E3779B97F4A7C15)
-_MAX_SHOWN = 5
 
 
 def identities_of(batch: Batch) -> Sums:
@@ -73,41 +72,6 @@ def add_sums(left: Sums, right: Mapping[str, int]) -> Sums:
     """Return the sums of two sets of rows together."""
     names = left.keys() | right.keys()
     return {name: (left.get(name, 0) + right.get(name, 0)) % _MODULUS for name in names}
-
-
-def check_agreement(what: str, found: Mapping[str, Mapping[str, int]]) -> None:
-    """Compare what the loaders delivered.
-
-    Args:
-        what: level and table, for the message.
-        found: sums by loader; all must equal the first.
-
-    Raises:
-        DisagreementError: loaders differ; names the loaders, the columns and both sides.
-    """
-    (first, expected), *others = found.items()
-    problems = [
-        f"{loader} differs from {first} in {_explain(expected, got)}"
-        for loader, got in others
-        if dict(got) != dict(expected)
-    ]
-    if problems:
-        raise DisagreementError(
-            f"{what}: loaders must deliver the same rows, but {'; '.join(problems)}; no speed of "
-            "loaders that disagree is reported: mend the loader that is wrong"
-        )
-
-
-def _explain(expected: Mapping[str, int], got: Mapping[str, int]) -> str:
-    names = sorted(expected.keys() | got.keys())
-    wrong = [name for name in names if expected.get(name) != got.get(name)]
-    shown = [f"{n!r} ({_show(expected.get(n))}, got {_show(got.get(n))})" for n in wrong]
-    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
-    return ", ".join(shown[:_MAX_SHOWN]) + more
-
-
-def _show(value: int | None) -> str:
-    return "absent" if value is None else f"{value:x}" if value > 1 << 40 else str(value)
 
 
 def _identity_B(batch: Batch) -> Words:

@@ -1,8 +1,8 @@
-"""One measured epoch: from the request for the first batch to the end of the consumer's last.
+"""One measured epoch: from the request for the first batch to the end of the last one.
 
 The clock starts before the loader looks at the table, so listing files, reading footers, planning
-and starting workers count; importing libraries, starting Ray and building the model do not. It
-stops at the tensors that the model reads. The steady state is the middle 80 % of the rows.
+and starting workers count; importing libraries and starting Ray do not. It stops at the tensors
+that the model reads. The steady state is the middle 80 % of the rows.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
-from benchmarks.dataloading.jobs import Job
-from benchmarks.dataloading.measuring.checksums import Sums, num_rows
-from benchmarks.dataloading.measuring.consumers import CONSUMERS
+from benchmarks.dataloading.jobs import PROVE, TAKE, Job
+from benchmarks.dataloading.measuring.checksums import (
+    Sums,
+    add_sums,
+    identities_of,
+    num_rows,
+    proof_of,
+)
 from benchmarks.harness.machine import tree_cpu_seconds
 from pipeline_runtime.batches import Batch
 
@@ -25,6 +30,7 @@ from pipeline_runtime.batches import Batch
 _IDLE_SHARE, _LOOK_SECONDS, _MAX_LOOKS = 0.2, 0.1, 50
 # The steady state lies between these shares of an epoch's rows.
 _STEADY_FROM, _STEADY_TO = 0.1, 0.9
+CONSUMERS: Final[Mapping[str, Callable[[Batch], Sums]]] = {TAKE: identities_of, PROVE: proof_of}
 
 
 class Loader(Protocol):
@@ -32,10 +38,6 @@ class Loader(Protocol):
 
     def batches(self) -> Iterator[Batch]:
         """Yield the next epoch's batches. Called again only after the previous epoch has ended."""
-        ...
-
-    def profile(self) -> dict[str, float]:
-        """Return the seconds spent inside the loader, after the epoch; empty if it counts none."""
         ...
 
 
@@ -51,80 +53,54 @@ class Steady:
 class Epoch:
     """Measurements of an epoch.
 
-    `cpu_seconds` are those of all its processes, None where unknown; `cold_seconds` from the start
-    of the process to the first batch and `peak_bytes` of all processes, None but in a fresh one;
-    `next_first_batch_seconds` from this epoch's end to the next one's first batch, None if nobody
-    asked for it.
+    Attributes:
+        first_batch_at: by the system's clock, which other processes share.
+        steady_seconds_a_row: seconds per delivered row in the steady state.
+        cpu_seconds: of all its processes; None if unknown.
+        sums: of `CONSUMERS`, over all batches.
+        next_first_batch_seconds: from the end to the next epoch's first batch, if asked for.
+        cold_seconds: from the start of the process to the first batch, of a fresh one.
+        peak_bytes: the most memory of all processes, of a fresh one.
     """
 
-    job: Job
     seconds: float
-    first_batch_seconds: float
-    first_batch_at: float  # by the system's clock, which other processes share
-    steady: Steady
-    batches: int
-    num_bytes: int
+    first_batch_at: float
+    steady_seconds_a_row: float
     cpu_seconds: float | None
     sums: Sums
-    profile: dict[str, float]
     next_first_batch_seconds: float | None = None
     cold_seconds: float | None = None
     peak_bytes: int | None = None
-
-    @property
-    def rows_out(self) -> int:
-        """The number of rows that reached the consumer."""
-        return self.sums.get("rows", 0)
-
-    @property
-    def steady_seconds_a_row(self) -> float:
-        """Seconds per delivered row in the steady state."""
-        return self.steady.seconds / max(1, self.steady.rows)
-
-    def rows_per_second(self, rows_in: int) -> float:
-        """Input rows per second over the whole epoch."""
-        return rows_in / self.seconds
-
-    def steady_rows_per_second(self, rows_in: int) -> float:
-        """Input rows per second in the steady state; each delivered row stands for equally many."""
-        return rows_in / max(1, self.rows_out) / max(self.steady_seconds_a_row, 1e-12)
 
 
 def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epoch:
     """Measure one epoch in this process. `helpers` are pids of processes that work for it."""
     roots = (os.getpid(), *helpers)
-    consumer = CONSUMERS[job.consumer](job.workload)
+    sums_of, sums = CONSUMERS[job.consumer], Sums()
     gc.collect()
     cpu = tree_cpu_seconds(*roots)
-    num_bytes = rows = 0
+    rows, first_batch_at = 0, 0.0
     arrivals: list[tuple[float, int]] = []  # the time, and the number of rows until then
-    first_batch_at = 0.0
     started = time.perf_counter()
     loader = open_loader()
     for batch in islice(loader.batches(), 1 if job.until_first_batch else None):
         first_batch_at = first_batch_at or time.time()
         rows += num_rows(batch)
         arrivals.append((time.perf_counter() - started, rows))
-        num_bytes += sum(tensor.nbytes for tensor in batch.values())
-        consumer.take(batch)
+        sums = add_sums(sums, sums_of(batch))
     seconds = time.perf_counter() - started
     used = tree_cpu_seconds(*roots)
-    profile = {} if job.until_first_batch else loader.profile()
     next_seconds = _time_first_batch(loader) if job.asks_again else None
     del loader
     gc.collect()  # ends a DataLoader's workers
     _wait_until_idle(*roots)
+    steady = find_steady(arrivals, seconds)
     return Epoch(
-        job=job,
         seconds=seconds,
-        first_batch_seconds=arrivals[0][0] if arrivals else seconds,
         first_batch_at=first_batch_at or time.time(),
-        steady=find_steady(arrivals, seconds),
-        batches=len(arrivals),
-        num_bytes=num_bytes,
+        steady_seconds_a_row=steady.seconds / max(1, steady.rows),
         cpu_seconds=used - cpu if cpu is not None and used is not None else None,
-        sums=consumer.sums,
-        profile=profile,
+        sums=sums,
         next_first_batch_seconds=next_seconds,
     )
 
@@ -147,8 +123,7 @@ def find_steady(arrivals: Sequence[tuple[float, int]], seconds: float) -> Steady
 def _time_first_batch(loader: Loader) -> float:
     """Return the seconds to the first batch of an epoch, and stop the epoch there."""
     started = time.perf_counter()
-    batches = loader.batches()
-    next(batches, None)
+    next(loader.batches(), None)
     return time.perf_counter() - started
 
 

@@ -2,59 +2,56 @@
 
 A DataLoader forks its workers, which is not safe beside the threads of Ray or of an engine, so
 loaders with and without such threads have separate processes. All run the same code around the
-loader. The first job that needs Ray starts it in one more process, which the others join. Jobs are
-sent through a pipe, one at a time, and epochs come back. While one process works, the others wait.
+loader (`host`). The first job that needs Ray starts it in one more process, which the others join.
+While one process works, the others wait.
 """
 
 from __future__ import annotations
 
-import os
-import traceback
-import warnings
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
-from multiprocessing.connection import Connection
-from typing import Any, Final
-
-import torch
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Final, Self
 
 from benchmarks.dataloading.jobs import Job
-from benchmarks.dataloading.measuring.epochs import Epoch, run_epoch
-from benchmarks.dataloading.measuring.piped import Process
-from benchmarks.dataloading.measuring.ray_up import RayUp, join_ray
-from benchmarks.dataloading.peers import GIVES_BACK, RAY, ROOFLINE, host_of, opener_of
-from benchmarks.harness.machine import num_cores, tree_pss_bytes
+from benchmarks.dataloading.measuring.epochs import Epoch
+from benchmarks.dataloading.peers import RAY, host_of
+from benchmarks.harness.children import ROOT, Child, environment_of
+from benchmarks.harness.machine import tree_pss_bytes
 from pipeline_runtime.allocator import keep_freed_memory
-from pipeline_runtime.importing import importing
 
 # How often memory is measured. It costs milliseconds per process, so never in a timed epoch.
-_WATCH_SECONDS = 0.2
-_SERVE: Final = ("benchmarks.dataloading.measuring.hosts", "serve")
-_HOLD_RAY: Final = ("benchmarks.dataloading.measuring.ray_up", "hold_ray")
+_WATCH_SECONDS: Final = 0.2
+_HOST: Final = ("-m", "benchmarks.dataloading.measuring.host")
 
 
 class Hosts:
     """Measures jobs in the processes of their kind, which start when they are first needed."""
 
     def __init__(self) -> None:
-        self._ray: Process | None = None
-        self._alive: dict[str, Process] = {}
+        self._ray: Child | None = None
+        self._alive: dict[tuple[str, bool], Child] = {}
+        self._plain = environment_of(ROOT)
+        # Lastmile's setting of the allocator, also for peers.
+        self._keeps_memory = self._plain | keep_freed_memory()
 
-    @property
-    def ray_start_seconds(self) -> float | None:
-        """Duration of `ray.init` in seconds; None if no job needed Ray."""
-        return None if self._ray is None else self._up().start_seconds
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes, and Ray after the processes that joined it."""
+        for host in self._alive.values():
+            host.close()
+        if self._ray is not None:
+            self._ray.close()
 
     def run(self, job: Job) -> Epoch:
         """Measure a job in the process of its kind. Raises BenchmarkError if it failed there."""
-        kind = host_of(job)
+        kind = (host_of(job), job.keeps_memory)
         if kind not in self._alive:
-            self._alive[kind] = self._start(kind)
-        host = self._alive[kind]
-        host.send(job)
-        epoch: Epoch = host.receive()
-        return epoch
+            self._alive[kind] = self._start(*kind)
+        return _ask(self._alive[kind], job)
 
     def run_fresh(self, job: Job) -> Epoch:
         """Measure a job in a new process, with its start and its memory.
@@ -62,98 +59,49 @@ class Hosts:
         The long-lived process of the same kind is ended first: its workers in Ray would count as
         memory, and delay the others.
         """
-        kind = host_of(job)
-        roots = [self._up().pid] if kind == RAY else []
-        if stays := self._alive.pop(kind, None):
-            stays.__exit__()
-        with self._start(kind) as host:
-            host.send(job)
-            peak = 0
-            # Only the start is timed.
-            while not job.until_first_batch and not host.is_answering(_WATCH_SECONDS):
-                peak = max(peak, sum(map(tree_pss_bytes, [host.pid, *roots])))
-            epoch: Epoch = host.receive()
-            cold = epoch.first_batch_at - host.started_at
-        return replace(epoch, cold_seconds=cold, peak_bytes=peak or None)
+        kind = (host_of(job), job.keeps_memory)
+        if (stays := self._alive.pop(kind, None)) is not None:
+            stays.close()
+        roots = [self._up().pid] if kind[0] == RAY else []
+        with self._start(*kind) as host:
+            if job.until_first_batch:  # only the start is timed
+                epoch = _ask(host, job)
+                return replace(epoch, cold_seconds=epoch.first_batch_at - host.started_at)
+            with _watching_memory(host.pid, *roots) as peak:
+                epoch = _ask(host, job)
+        return replace(epoch, peak_bytes=peak[0] or None)
 
-    def _start(self, kind: str) -> Process:
-        with _allocator(keeps_memory=not kind.endswith(GIVES_BACK)):
-            return Process(f"host-{kind}", _SERVE, self._up() if kind == RAY else None)
+    def _start(self, kind: str, keeps_memory: bool) -> Child:
+        environment = self._keeps_memory if keeps_memory else self._plain
+        if kind != RAY:
+            return Child(kind, _HOST, environment)
+        ray = self._up()
+        command = [*_HOST, ray.hello["address"], str(ray.pid)]
+        return Child(kind, command, environment | ray.hello["environment"])
 
-    def _up(self) -> RayUp:
+    def _up(self) -> Child:
         if self._ray is None:
-            with _allocator():
-                self._ray = Process("ray", _HOLD_RAY)
-        up: RayUp = self._ray.hello
-        return up
+            self._ray = Child("Ray", [*_HOST, "local"], self._keeps_memory)
+        return self._ray
 
-    def close(self) -> None:
-        """End all processes at once, and Ray after the processes that joined it."""
-        for host in self._alive.values():
-            host.let_go()
-        for host in self._alive.values():
-            host.__exit__()
-        if self._ray is not None:
-            self._ray.__exit__()
+
+def _ask(host: Child, job: Job) -> Epoch:
+    return Epoch(**host.ask(asdict(job)))
 
 
 @contextmanager
-def _allocator(*, keeps_memory: bool = True) -> Iterator[None]:
-    """Set Lastmile's allocator environment for the start of a process, also for peers."""
-    before = dict(os.environ)
-    if keeps_memory:
-        keep_freed_memory()
+def _watching_memory(*roots: int) -> Iterator[list[int]]:
+    """Yield a list with the most memory that these processes and their descendants had."""
+    peak, is_over = [0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_WATCH_SECONDS):
+            peak[0] = max(peak[0], sum(map(tree_pss_bytes, roots)))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
     try:
-        yield
+        yield peak
     finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
-def all_hosts() -> Iterator[Hosts]:
-    """Yield the processes, and end them when the context ends."""
-    hosts = Hosts()
-    try:
-        yield hosts
-    finally:
-        hosts.close()
-
-
-def serve(connection: Connection, ray: RayUp | None) -> None:
-    """Measure jobs until the other side closes the pipe, with Ray if it runs."""
-    # Batches are only read here, so their memory may be read-only.
-    warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-    # The tuning tries more workers than cores on purpose.
-    warnings.filterwarnings("ignore", message="This DataLoader will create")
-    torch.set_num_threads(num_cores())
-    plain: AbstractContextManager[None] = nullcontext()
-    with join_ray(ray) if ray else plain:
-        connection.send(("ready", None))
-        while (job := _receive_job(connection)) is not None:
-            connection.send(_answer(job, [ray.pid] if ray else []))
-
-
-def _answer(job: Job, helpers: list[int]) -> tuple[str, Any]:
-    try:
-        return "epoch", _measure(job, helpers)
-    except Exception:  # noqa: BLE001 - it goes to the other side, whatever it is
-        return "error", traceback.format_exc()
-
-
-def _measure(job: Job, helpers: list[int]) -> Epoch:
-    if job.loader == ROOFLINE:
-        from benchmarks.dataloading.loaders.frozen_loader import freeze
-
-        freeze(job.workload)
-    with importing():
-        opener = opener_of(job)
-    return run_epoch(job, opener, *helpers)
-
-
-def _receive_job(connection: Connection) -> Job | None:
-    try:
-        job: Job = connection.recv()
-    except EOFError:
-        return None
-    return job
+        is_over.set()
+        thread.join()

@@ -1,21 +1,34 @@
 """The work of each level on one row group, as a good engineer writes it without Lastmile.
 
 It computes the mask from the small columns first, and then gathers the remaining rows once, in
-their final form: with vectorised numpy, or with numba if it is installed. Columns that batches
-carry once per request are gathered once per request. Peers that read by themselves call it on row
-groups, peers with an engine on the engine's output.
+their final form, with numpy and with kernels that numba compiles. Columns that batches carry once
+per request are gathered once per request. Peers that read by themselves call it on row groups,
+peers with an engine on the engine's output: an engine scans, projects and drops spam users, and
+makes the next chunks with its threads meanwhile.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.dataloading.work.row_group_columns import Array, Columns, Int64s, requests_of
+from benchmarks.dataloading.work import numba_work
+from benchmarks.dataloading.work.batching import Arrays, cut, to_tensors
+from benchmarks.dataloading.work.numba_work import take_lists
+from benchmarks.dataloading.work.row_groups import (
+    Array,
+    Columns,
+    Footers,
+    Int64s,
+    Unit,
+    flat_columns,
+    read_unit,
+)
 from benchmarks.dataloading.workloads import (
     CONVERSION_WEIGHT,
     DOWNSAMPLE_SEED,
@@ -34,19 +47,46 @@ from benchmarks.dataloading.workloads import (
     Workload,
 )
 from pipeline_runtime import hashing
-from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, ROW_WEIGHT, VALUES_SUFFIX
-
-try:
-    from benchmarks.dataloading.work import numba_work
-except ModuleNotFoundError:
-    numba_work = None  # type: ignore[assignment]
+from pipeline_runtime.batches import (
+    OFFSETS_SUFFIX,
+    REQUEST_INDEX,
+    ROW_WEIGHT,
+    VALUES_SUFFIX,
+    Batch,
+)
 
 Bools = npt.NDArray[np.bool_]
-# A batch, or more, as numpy: a list column is two arrays, see `pipeline_runtime.batches`.
-Arrays = dict[str, Array]
 
-# Rows padded at a time, so that their index matrix stays in the second-level cache.
-_PAD_ROWS = 2048
+# Rows of an engine's chunk, as many as in a row group: few enough to wait for, many enough for
+# vectorised work.
+CHUNK_ROWS: Final = 16_384
+
+
+def make_piece(
+    unit: Unit,
+    workload: Workload,
+    spam: pa.Array | None,
+    footers: Footers,
+    *,
+    threads: bool = False,
+) -> Arrays:
+    """Return the remaining rows of a row group in their final form."""
+    return process(read_unit(unit, workload, footers, threads=threads), workload, spam)
+
+
+def batches_of(chunks: Iterable[pa.Table], workload: Workload) -> Iterator[Batch]:
+    """Yield batches of an engine's chunks, which have no rows of spam users."""
+    pieces = (to_tensors(process(flat_columns(_plain(c)), workload, None)) for c in chunks)
+    return cut(pieces, workload.batch_size)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Convert string views to strings: Arrow cannot fill nulls of views."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            text = table.column(index).cast(pa.large_string())
+            table = table.set_column(index, field.name, text)
+    return table
 
 
 def process(columns: Columns, workload: Workload, spam: pa.Array | None) -> Arrays:
@@ -59,39 +99,32 @@ def process(columns: Columns, workload: Workload, spam: pa.Array | None) -> Arra
     """
     if workload.level == "heavy":
         return _process_heavy(columns, spam, is_once=workload.is_deduplicated)
-    rows = None if spam is None else np.flatnonzero(~_is_spam(columns, spam))
-    picked = _Picked(columns, rows, is_once=workload.is_deduplicated)
-    arrays = picked.index()
+    picked = _Picked(columns, None, is_once=workload.is_deduplicated)
+    arrays = picked.index
     for name in workload.columns:
         arrays.update(_convert(name, columns.arrays[name], picked.places(name)))
-    num_rows = columns.num_rows if rows is None else len(rows)
-    arrays[ROW_WEIGHT] = np.ones(num_rows, dtype=np.float32)
-    return arrays
+    return arrays | {ROW_WEIGHT: np.ones(columns.num_rows, dtype=np.float32)}
 
 
 class _Picked:
-    """The remaining rows, and the place of their values in each column."""
+    """The remaining rows (None: all), and the place of their values in each column."""
 
     def __init__(self, columns: Columns, rows: Int64s | None, *, is_once: bool) -> None:
-        self._columns, self._rows = columns, rows
-        self._requests: tuple[Int64s, Int64s] | None = None
+        self._columns, self._rows, self._is_once = columns, rows, is_once
+        self.index: Arrays = {}  # the request of each row, if batches carry requests
         if is_once:
-            self._requests = requests_of(columns, rows)
+            self._requests, self.index[REQUEST_INDEX] = columns.requests_of(rows)
 
     def places(self, name: str) -> Any:
         """Return places in the column's array: one per row, or per request if it is carried once.
 
         None means all places in order; only if no row was removed.
         """
-        if self._requests is None or name not in ONCE:
+        if not self._is_once or name not in ONCE:
             return self._columns.places(name, self._rows)
-        if self._rows is None and self._columns.first_of is None:
-            return None  # all requests, as they are stored
-        return self._columns.places_once(self._requests[0])
-
-    def index(self) -> Arrays:
-        """The request of each row, if batches carry requests."""
-        return {} if self._requests is None else {REQUEST_INDEX: self._requests[1]}
+        if self._columns.first_of is not None:
+            return self._columns.first_of[self._requests]
+        return None if self._rows is None else self._requests
 
 
 def _process_heavy(columns: Columns, spam: pa.Array | None, *, is_once: bool) -> Arrays:
@@ -102,10 +135,13 @@ def _process_heavy(columns: Columns, spam: pa.Array | None, *, is_once: bool) ->
         kept &= ~_is_spam(columns, spam)
     rows = np.flatnonzero(kept)
     picked = _Picked(columns, rows, is_once=is_once)
-    arrays = picked.index()
+    arrays = picked.index
     for name in KEPT_COLUMNS:
         arrays[name] = to_numpy(columns.arrays[name])[picked.places(name)]
-    arrays[SEQUENCE] = pad_rows(columns.arrays[SEQUENCE], picked.places(SEQUENCE))
+    values, offsets = _values_and_offsets(columns.arrays[SEQUENCE])
+    arrays[SEQUENCE] = numba_work.pad_rows(
+        values, offsets, picked.places(SEQUENCE), SEQUENCE_LENGTH
+    )
     for name in HASHED:
         arrays[name] = _hash_column(columns, name, picked.places(name))
     arrays["label"] = label = label[rows]
@@ -129,15 +165,13 @@ def _hash_column(columns: Columns, name: str, places: Int64s) -> Int64s:
 
 
 def is_drawn(row_keys: pa.Array) -> Bools:
-    """Return whether each row stays if it is a negative, by Lastmile's kernel."""
-    if numba_work is not None:
-        return numba_work.is_drawn(to_numpy(row_keys), DOWNSAMPLE_SEED, KEEP_PERCENT)
-    return hashing.keep_mask(hashing.hash_columns([row_keys], 0), DOWNSAMPLE_SEED, KEEP_PERCENT)
+    """Return whether each row stays if it is a negative, by Lastmile's hash."""
+    return numba_work.is_drawn(to_numpy(row_keys), DOWNSAMPLE_SEED, KEEP_PERCENT)
 
 
 def hash_ids(values: pa.Array) -> Int64s:
-    """Hash ids without nulls to buckets, by Lastmile's kernel."""
-    if numba_work is not None and pa.types.is_integer(values.type):
+    """Hash ids without nulls to buckets, by Lastmile's hash."""
+    if pa.types.is_integer(values.type):
         return numba_work.hash_ids(to_numpy(values), HASH_SEED, NUM_BUCKETS)
     return hashing.bucket_of(values, HASH_SEED, NUM_BUCKETS)
 
@@ -152,32 +186,6 @@ def weigh(label: Bools, is_conversion: Bools) -> npt.NDArray[np.float32]:
     weights = np.where(label, 1.0, 100 / KEEP_PERCENT)
     weights *= np.where(is_conversion, CONVERSION_WEIGHT, 1.0)
     return weights.astype(np.float32)
-
-
-def pad_rows(lists: pa.ListArray, rows: Int64s) -> Int64s:
-    """Return the rows' lists, cut or padded with zeros to `SEQUENCE_LENGTH` [rows, length]."""
-    values, offsets = _values_and_offsets(lists)
-    if numba_work is not None:
-        return numba_work.pad_rows(values, offsets, rows, SEQUENCE_LENGTH)
-    starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
-    padded = np.empty((len(rows), SEQUENCE_LENGTH), dtype=np.int64)
-    places = np.arange(SEQUENCE_LENGTH)
-    for first in range(0, len(rows), _PAD_ROWS):
-        block = slice(first, first + _PAD_ROWS)
-        np.take(values, starts[block, None] + places, mode="clip", out=padded[block])
-        padded[block][places >= lengths[block, None]] = 0
-    return padded
-
-
-def take_lists(lists: pa.ListArray, rows: Int64s) -> tuple[Array, Int64s]:
-    """Return the rows' lists as values [items] and offsets [rows + 1]."""
-    values, offsets = _values_and_offsets(lists)
-    if numba_work is not None:
-        return numba_work.take_lists(values, offsets, rows)
-    starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
-    ends = np.concatenate([[0], np.cumsum(lengths)])
-    items = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths)
-    return values[items], ends
 
 
 def _values_and_offsets(lists: pa.ListArray) -> tuple[Array, Int64s]:
@@ -195,9 +203,9 @@ def _convert(name: str, array: pa.Array, places: Int64s | None) -> Arrays:
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
         values = to_numpy(array)
         return {name: values if places is None else values[places]}
+    values, offsets = _values_and_offsets(array)
     if places is None:
-        values, offsets = _values_and_offsets(array)
         values, offsets = values[offsets[0] : offsets[-1]], offsets - offsets[0]
     else:
-        values, offsets = take_lists(array, places)
+        values, offsets = take_lists(values, offsets, places)
     return {name + VALUES_SUFFIX: values, name + OFFSETS_SUFFIX: offsets}

@@ -15,13 +15,15 @@ import numpy as np
 import torch
 
 from benchmarks.dataloading.measuring.checksums import num_rows
-from benchmarks.dataloading.work.arrow_work import Arrays
+from benchmarks.dataloading.work.row_groups import Array
 from benchmarks.dataloading.workloads import ONCE
 from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, VALUES_SUFFIX, Batch
 
 # Alignment of each array in a packed buffer: a multiple of all item sizes, and a cache line.
 _ALIGNMENT_BYTES = 64
 
+# A batch, or more, as numpy: a list column is two arrays, see `pipeline_runtime.batches`.
+Arrays = dict[str, Array]
 # name, dtype, shape, and where it starts in the buffer
 Layout = tuple[tuple[str, str, tuple[int, ...], int], ...]
 

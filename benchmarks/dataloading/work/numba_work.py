@@ -1,14 +1,14 @@
-"""The kernels of heavy work compiled by numba, where it is installed; `arrow_work` calls them.
+"""The kernels of heavy work, compiled by numba; `arrow_work` calls them.
 
-They return the same bits as `pipeline_runtime.hashing` and numpy, in one pass over the values and
-without the interpreter's lock, so that threads run in parallel. The constants are those of the
-hash, which never change. Compiled code is cached on disk, so that processes do not compile again.
+They return the same bits as `pipeline_runtime.hashing`, in one pass over the values and without the
+interpreter's lock, so that threads run in parallel. The constants are those of the hash, which
+never change. Compiled code is cached on disk, so that processes do not compile again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numba
 import numpy as np
@@ -29,16 +29,10 @@ _NUMBERS = numba.types.Array(numba.int64, 1, "C", readonly=True)
 _BYTES = numba.types.Array(numba.int8, 1, "C", readonly=True)
 _WORD = numba.uint64
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-def _compiled(*signatures: Any) -> Callable[[Function], Function]:
+def _compiled(*signatures: Any) -> Callable[[Any], Any]:
     """Compile for these types at import, or load it from the cache: no first batch waits for it."""
-
-    def compile_it(function: Function) -> Function:
-        return cast(Function, numba.njit(list(signatures), cache=True, nogil=True)(function))
-
-    return compile_it
+    return numba.njit(list(signatures), cache=True, nogil=True)  # type: ignore[no-any-return]
 
 
 def is_drawn(keys: Int64s, seed: int, keep_percent: int) -> Bools:
@@ -50,16 +44,9 @@ def is_drawn(keys: Int64s, seed: int, keep_percent: int) -> Bools:
 
 def hash_ids(values: npt.NDArray[np.signedinteger[Any]], seed: int, num_buckets: int) -> Int64s:
     """Return the buckets of integers; see `hashing.bucket_of`."""
-    buckets: Int64s = _hash_ids(
-        values.astype(np.int64, copy=False), _mixed(seed), np.uint64(num_buckets)
-    )
+    longs = values.astype(np.int64, copy=False)
+    buckets: Int64s = _hash_ids(longs, _mixed(seed), np.uint64(num_buckets))
     return buckets
-
-
-def pad_rows(values: Int64s, offsets: Int64s, rows: Int64s, length: int) -> Int64s:
-    """Return the rows' lists, cut or padded with zeros, as [rows, length]."""
-    padded: Int64s = _pad_rows(values, offsets, rows, length)
-    return padded
 
 
 def take_lists(
@@ -105,7 +92,8 @@ def _hash_ids(values: Any, seed: Any, num_buckets: Any) -> Any:
 
 
 @_compiled((_NUMBERS, _NUMBERS, _NUMBERS, numba.int64))
-def _pad_rows(values: Any, offsets: Any, rows: Any, length: Any) -> Any:
+def pad_rows(values: Any, offsets: Any, rows: Any, length: Any) -> Any:
+    """Return the rows' lists, cut or padded with zeros, as [rows, length]."""
     padded = np.zeros((len(rows), length), dtype=np.int64)
     for place in range(len(rows)):
         start, stop = offsets[rows[place]], offsets[rows[place] + 1]

@@ -7,37 +7,39 @@ import pyarrow as pa
 import pytest
 import torch
 
-from benchmarks.dataloading.errors import DisagreementError
-from benchmarks.dataloading.measuring.checksums import check_agreement, identities_of, proof_of
-from benchmarks.dataloading.work import arrow_work
+from benchmarks.dataloading.measuring.checksums import identities_of, proof_of
+from benchmarks.dataloading.work import arrow_work, numba_work
 from benchmarks.dataloading.work.batching import cut
+from benchmarks.dataloading.workloads import DOWNSAMPLE_SEED, HASH_SEED, KEEP_PERCENT, NUM_BUCKETS
+from benchmarks.harness.errors import DisagreementError
+from benchmarks.harness.rounds import check_agreement
+from pipeline_runtime import hashing
 from pipeline_runtime.batches import Batch
 
 # --- the peers' kernels ---------------------------------------------------------------------------
 
 
-def test_compiled_kernels_give_what_numpy_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numba")
+def test_kernels_hash_as_lastmile_does() -> None:
     ids = pa.array(np.random.default_rng(5).integers(-(2**62), 2**62, 5000))
-    lists = pa.array([[], [1], list(range(-100, 100)), [7] * 120] * 50, pa.list_(pa.int64())).slice(
-        1
-    )
+    hashes = hashing.hash_columns([ids], 0)
+    kept = hashing.keep_mask(hashes, DOWNSAMPLE_SEED, KEEP_PERCENT)
+    np.testing.assert_array_equal(arrow_work.is_drawn(ids), kept)
+    for values in (ids, pa.array([-1, 5], pa.int8())):
+        buckets = hashing.bucket_of(values, HASH_SEED, NUM_BUCKETS)
+        np.testing.assert_array_equal(arrow_work.hash_ids(values), buckets)
+
+
+def test_kernels_gather_and_pad_lists() -> None:
+    lists = [[], [1], list(range(-100, 100)), [7] * 120] * 50
+    offsets = np.cumsum([0, *map(len, lists)])
     rows = np.arange(0, len(lists), 3)
-
-    def everything() -> list[np.ndarray]:
-        return [
-            arrow_work.is_drawn(ids),
-            arrow_work.hash_ids(ids),
-            arrow_work.hash_ids(pa.array([-1, 5], pa.int8())),
-            arrow_work.pad_rows(lists, rows),
-            *arrow_work.take_lists(lists, rows),
-            *arrow_work.take_lists(lists.cast(pa.list_(pa.int8())), rows),
-        ]
-
-    compiled = everything()
-    monkeypatch.setattr(arrow_work, "numba_work", None)
-    for mine, plain in zip(compiled, everything(), strict=True):
-        np.testing.assert_array_equal(mine, plain)
+    for dtype in (np.int64, np.int8):
+        values = np.concatenate(lists).astype(dtype)
+        taken, ends = numba_work.take_lists(values, offsets, rows)
+        for place, row in enumerate(rows):
+            assert taken[ends[place] : ends[place + 1]].tolist() == lists[row]
+    padded = numba_work.pad_rows(np.concatenate(lists).astype(np.int64), offsets, rows, 128)
+    assert padded.tolist() == [(lists[row] + [0] * 128)[:128] for row in rows]
 
 
 # --- equal rows -----------------------------------------------------------------------------------
