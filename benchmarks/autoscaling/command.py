@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from benchmarks import records
 from benchmarks.autoscaling.course import trace_course
 from benchmarks.autoscaling.figure import draw
 from benchmarks.autoscaling.judging import Target, Verdict, compare, judge
@@ -34,6 +33,8 @@ from benchmarks.autoscaling.tuning import (
     find_best_constants,
     tune,
 )
+from benchmarks.harness.cells import Document
+from benchmarks.harness.report import Beginning, write_files
 from dataset_operator.simulation.measures import Measures
 
 NAME = "autoscaling"
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
     plan = build_plan(options)
-    beginning = records.Beginning()
+    beginning = Beginning()
     runner = Runner(
         processes=options.processes,
         niceness=options.nice,
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     found = run(plan, runner)
     results = beginning.describe(NAME, arguments) | summarise(plan, found)
-    records.print_results(NAME, results, options.output, build_markdown, draw)
+    print(write_files(NAME, results, options.output, build_page=build_markdown, draw=draw))
     return 0
 
 
@@ -186,7 +187,7 @@ def _best(cell: Cell, workers: Mapping[int, int], plan: Plan, runner: Runner) ->
     )
 
 
-def summarise(plan: Plan, found: Found) -> records.Document:
+def summarise(plan: Plan, found: Found) -> Document:
     """Return the results as a document, without the environment."""
     summary = {
         "version": 2,
@@ -201,11 +202,11 @@ def summarise(plan: Plan, found: Found) -> records.Document:
         "comparisons": [asdict(comparison) for comparison in compare(found.results)],
         "course": trace_course(found.tuned),
     }
-    rounded: records.Document = round_floats(summary)
+    rounded: Document = round_floats(summary)
     return rounded
 
 
-def describe_rows(rows: Sequence[Row], tuned: Chosen) -> records.Document:
+def describe_rows(rows: Sequence[Row], tuned: Chosen) -> Document:
     """Return targets, means of each policy, the worst cells of ours, and all costs."""
     by_policy: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
@@ -237,7 +238,7 @@ def round_floats(value: Any) -> Any:
     return value
 
 
-def _describe_target(target: Target) -> records.Document:
+def _describe_target(target: Target) -> Document:
     return {
         "name": target.name,
         "limit": target.limit,
@@ -258,7 +259,7 @@ def _describe_verdict(verdict: Verdict) -> list[Any]:
     ]
 
 
-def _sum_up(policy: Policy, rows: Sequence[Row], tuned: Chosen) -> records.Document:
+def _sum_up(policy: Policy, rows: Sequence[Row], tuned: Chosen) -> Document:
     """Return the means of a policy over all cells."""
     prices = rows[0].cost_per_row_ratio_by_price
     return {

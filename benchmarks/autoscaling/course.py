@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchmarks.autoscaling.policies import LATENCY_ORACLE, OURS
 from benchmarks.autoscaling.simulations import Job, trace_job
-from benchmarks.records import Document
+from benchmarks.harness.cells import Document
 from pipeline_runtime.config import HEADROOM
 
 SCENARIO: Final = "row cost x2"

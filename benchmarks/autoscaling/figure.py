@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.records import Document
+from benchmarks.harness.cells import Document
 
 _SIZE_INCHES: Final = (9.0, 10.0)
 # Okabe and Ito's colours, which people with colour blindness can distinguish.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from benchmarks.records import Document
+from benchmarks.harness.cells import Document
 
 _PRICES: Final = ("5", "20", "50")
 # Formats of the figures of a target, by their unit.

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from benchmarks import records
 from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS, Job, run_job
 from benchmarks.calibration.report import (
     build_markdown,
@@ -24,6 +23,8 @@ from benchmarks.calibration.report import (
     draw,
     list_differences,
 )
+from benchmarks.harness.cells import Document
+from benchmarks.harness.report import Beginning, write_files
 from pipeline_runtime.comparison.intervals import MIN_SEEDS
 
 NAME = "calibration"
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results"))
     options = parser.parse_args(arguments)
-    beginning = records.Beginning()
+    beginning = Beginning()
     jobs = [Job(index=i, num_rows=options.rows, is_power=True) for i in range(options.power)]
     jobs += [
         Job(index=i, num_rows=options.rows, is_power=False) for i in range(options.comparisons)
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given: Sequence[str] = sys.argv[1:] if arguments is None else arguments
     trainings = 2 * MIN_SEEDS * options.comparisons
     trainings += (1 + len(KEPT_SHARES)) * max(POWER_SEEDS) * options.power
-    document: records.Document = {
+    document: Document = {
         "version": 2,
         "benchmark": NAME,
         **beginning.describe(NAME, given),
@@ -66,5 +67,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "power": count_power(rows),
         "rows": list_differences(rows),
     }
-    records.print_results(NAME, document, options.output, build_markdown, draw)
+    print(write_files(NAME, document, options.output, build_page=build_markdown, draw=draw))
     return 0 if all(entry["isMet"] for entry in found) else 1

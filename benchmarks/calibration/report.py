@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from benchmarks.records import Document
+from benchmarks.harness.cells import Document
 
 _MAX_FALSE_POSITIVES = 0.05
 _SIZE_INCHES = (9.0, 3.4)

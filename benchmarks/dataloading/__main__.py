@@ -27,6 +27,7 @@ from benchmarks.dataloading.schedule import (
 from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import FORMS, LAYOUTS, LEVELS
 from benchmarks.harness.cells import Cell, Document
+from benchmarks.harness.machine import MAX_LOAD
 from benchmarks.harness.program import build_parser, run, split
 from benchmarks.harness.report import Benchmark, Metric, Target, cells_of
 
@@ -36,7 +37,6 @@ DEFAULT_ROUNDS: Final = 7
 TUNING_ROWS: Final = 1_000_000
 _FINALS: Final = 2
 _STARTS: Final = 3
-MAX_LOAD: Final = 0.5  # average of the last minute; with more, other work sometimes uses a core
 
 # A quick run takes about a minute: the loaders that start fast, and Ray Data once.
 QUICK_ROWS: Final = 20_000

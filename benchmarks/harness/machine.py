@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+MAX_LOAD = 0.5  # average of the last minute; with more, other work sometimes uses a core
 _PROC = Path("/proc")
 _LIBRARIES = (
     *("daft", "datasets", "duckdb", "numba", "numpy", "polars"),

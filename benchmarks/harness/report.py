@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -152,24 +153,48 @@ def _judge_one(target: Target, where: str, found: Estimate | None) -> Document:
 
 
 def write_results(benchmark: Benchmark, results: Document, folder: Path) -> str:
+    """Write the files of a benchmark on this harness; return the page."""
+
+    def draw_cells(results: Document, path: Path) -> None:
+        from benchmarks.harness.figure import draw  # matplotlib takes a second to import
+
+        draw(benchmark, cells_of(results), path)
+
+    build = partial(build_page, benchmark)
+    return write_files(benchmark.name, results, folder, build_page=build, draw=draw_cells)
+
+
+def write_files(
+    name: str,
+    results: Document,
+    folder: Path,
+    *,
+    build_page: Callable[[Document], str],
+    draw: Callable[[Document, Path], None],
+) -> str:
     """Write NAME.json, .md and .svg into a folder, which is created if missing; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = build_page(benchmark, results)
-    (folder / f"{benchmark.name}.json").write_text(format_json(results))
-    (folder / f"{benchmark.name}.md").write_text(page)
+    page = build_page(results)
+    (folder / f"{name}.json").write_text(format_json(results))
+    (folder / f"{name}.md").write_text(page)
     try:
-        from benchmarks.harness.figure import draw  # matplotlib takes a second to import
+        draw(results, folder / f"{name}.svg")
     except ModuleNotFoundError:
         return f"{page}\nNo picture without matplotlib; --redraw writes it later.\n"
-    draw(benchmark, cells_of(results), folder / f"{benchmark.name}.svg")
     return page
 
 
 def format_json(results: Document) -> str:
-    """Return compact JSON: a line per field, and one per cell."""
-    lines = [f"{json.dumps(k)}: {_dump(v)}" for k, v in results.items() if k != "cells"]
-    cells = ",\n".join(_dump(cell) for cell in results["cells"])
-    return "{\n" + ",\n".join([*lines, f'"cells": [\n{cells}\n]']) + "\n}\n"
+    """Return compact JSON: a line per field, and one per entry of a list, such as a cell."""
+    lines = [f"{json.dumps(name)}: {_dump_field(value)}" for name, value in results.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _dump_field(value: Any) -> str:
+    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+        return _dump(value)
+    entries = ",\n".join(_dump(entry) for entry in value)
+    return f"[\n{entries}\n]"
 
 
 def _dump(value: Any) -> str:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import records
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
+from benchmarks.harness.report import Beginning, write_files
 from benchmarks.simulator.figure import draw
 from benchmarks.simulator.live_run import write_table
 from benchmarks.simulator.observing import observe
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 and write nothing if a run breaks off."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = parse_options(arguments)
-    beginning = records.Beginning()
+    beginning = Beginning()
     keep_freed_memory()  # as `lastmile` does, for the readers' nodes
     try:
         compared, costs = compare(options)
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     environment = beginning.describe(NAME, arguments)
     results = build_results(compared, costs, options.share, environment)
-    records.print_results(NAME, results, options.output, build_markdown, draw)
+    print(write_files(NAME, results, options.output, build_page=build_markdown, draw=draw))
     return 0
 
 

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.records import Document
+from benchmarks.harness.cells import Document
 
 # Okabe and Ito's colours, which people with colour blindness can distinguish.
 _COLOURS: Final = {"real": "#D55E00", "simulated": "#0072B2"}

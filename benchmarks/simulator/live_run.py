@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.simulator.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.scaling.ray_cluster import open_cluster
 from benchmarks.simulator.courses import Course, Point
 from benchmarks.simulator.live_run import Training, train

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.simulator.courses import Course, Point
 from benchmarks.simulator.observing import Observed
 from benchmarks.simulator.paced import write_pace

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
-from benchmarks.dataloading.reporting.bars import MAX_LOAD
-from benchmarks.dataloading.reporting.comparisons import rounded
-from benchmarks.dataloading.reporting.results import spread
+from benchmarks.harness.machine import MAX_LOAD
+from benchmarks.harness.statistics import rounded
 from benchmarks.simulator.courses import Course
 from benchmarks.simulator.observing import Observed
 from benchmarks.simulator.simulating import Costs
@@ -92,9 +91,15 @@ def _figure(real: float, simulated: Sequence[float]) -> Document:
     found = statistics.median(simulated)
     return {
         "real": rounded(real),
-        "simulated": spread(simulated),
+        "simulated": _spread(simulated),
         "error": round((found - real) / real, 4) if real > 0.0 else 0.0,
     }
+
+
+def _spread(values: Sequence[float]) -> Document:
+    """Return median, smallest and largest."""
+    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: rounded(value) for name, value in found.items()}
 
 
 def _settled(each: Compared) -> Document:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from benchmarks.autoscaling.ours import Lastmile
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
 from benchmarks.simulator.courses import Course, Point
 from benchmarks.simulator.observing import Observed
 from benchmarks.simulator.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS, Profile, build_rules

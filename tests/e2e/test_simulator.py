@@ -14,7 +14,7 @@ import pytest
 import yaml
 from stage import MOUNT, VOLUME, Stage
 
-from benchmarks import records
+from benchmarks.harness.report import Beginning, write_files
 from benchmarks.simulator.figure import draw
 from benchmarks.simulator.live_run import build_manifest, write_table
 from benchmarks.simulator.observing import Observed
@@ -39,7 +39,7 @@ RESOURCES = {"requests": {"cpu": "150m", "memory": "1Gi"}, "limits": {"memory": 
 
 
 def test_the_simulated_plant_is_like_real_pods(stage: Stage, tmp_path: Path) -> None:
-    beginning = records.Beginning()
+    beginning = Beginning()
     root = write_table(stage.store.volume)
     folder = stage.store.volume / "simulator"
     folder.mkdir(exist_ok=True)
@@ -54,9 +54,7 @@ def test_the_simulated_plant_is_like_real_pods(stage: Stage, tmp_path: Path) -> 
     environment = beginning.describe(NAME, []) | {"command": "make bench-simulator-pods"}
     results = build_results(compared, costs, 1.0, environment, is_of_pods=True)
     output = Path(os.environ.get("LASTMILE_RESULTS", tmp_path))
-    text = records.write_results(
-        "simulator-pods", results, output, build_markdown=build_markdown, draw=draw
-    )
+    text = write_files("simulator-pods", results, output, build_page=build_markdown, draw=draw)
     asked = ("rowsPerSecond", "idleSeconds", "workers")
     missed = [r["profile"] for r in results["profiles"] if not all(r[a]["met"] for a in asked)]
     assert not missed, text

@@ -1,4 +1,4 @@
-"""The circumstances of a benchmark, as `benchmarks.records.Beginning.describe` gives them."""
+"""The circumstances of a benchmark, as `Beginning.describe` of the harness returns them."""
 
 from typing import Any
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from benchmark_environment import ENVIRONMENT
 
-from benchmarks import records
-from benchmarks.dataloading.errors import BenchmarkError
+from benchmarks.harness.errors import BenchmarkError
+from benchmarks.harness.report import write_files
 from benchmarks.simulator.command import parse_options
 from benchmarks.simulator.courses import Course, Point
 from benchmarks.simulator.figure import draw
@@ -208,8 +208,8 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     run = observed([point(50.0, 1500), point(100.0, 3000, desired=3, idle=20.0)])
     results = results_of(run, Course(points=[point(50.0, 1500), point(100.0, 3000, idle=15.0)]))
     for name in ("a", "b"):
-        text = records.write_results(
-            "simulator", results, tmp_path / name, build_markdown=build_markdown, draw=draw
+        text = write_files(
+            "simulator", results, tmp_path / name, build_page=build_markdown, draw=draw
         )
     for name in ("simulator.json", "simulator.md", "simulator.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

@@ -1,1 +1,0 @@
-"""Turns measured epochs into comparisons, bars, a table and a picture."""
