@@ -29,15 +29,18 @@ from dataset_operator.api import (
 from pipeline_runtime.config import (
     DEFAULT_DATA_WORKER_CPUS,
     ExperimentSpec,
+    ExperimentStatus,
     PodGroup,
     Resources,
+    WorkerStatus,
 )
 
 # Fixed: the spec's number; an edit takes effect with the next cluster.
 # Policy: an autoscaling policy chooses the number within the spec's bounds, also during a run.
 Scaler = Literal["Fixed", "Policy"]
 # None: pods are deleted with their cluster only.
-# ByRay: Ray gives the pods no more work, and the operator deletes them once they have none.
+# ByRay: Ray gives the pods no more work, and the operator deletes them once they have none. The
+# rules in `plan/data_workers` do so for data workers alone.
 Draining = Literal["None", "ByRay"]
 # FailsAttempt: the driver cannot go on without the pod.
 # CostsUnits: other pods repeat the units of work that the pod had leased.
@@ -97,6 +100,7 @@ class WorkerGroup:
         has_budget: True if a PodDisruptionBudget limits evictions.
         usage: the field of `status.usage` with the seconds of its pods; None: only their GPUs
             count.
+        numbers: model of its numbers in the status; for a field that is a list, it has a `name`.
         is_list: True if the field lists groups, each with a name.
         live_fields: fields of the section that change a running cluster without replacing it.
         is_default: True if a spec has the group without naming it.
@@ -113,6 +117,7 @@ class WorkerGroup:
     loss: Loss = "FailsAttempt"
     has_budget: bool = True
     usage: str | None = None
+    numbers: type[WorkerStatus] = WorkerStatus
     is_list: bool = False
     live_fields: frozenset[str] = frozenset()
     is_default: bool = False
@@ -121,6 +126,16 @@ class WorkerGroup:
     def attribute(self) -> str:
         """The name of its field in Python."""
         return to_snake(self.spec_field)
+
+    def list_numbers(self, status: ExperimentStatus) -> tuple[WorkerStatus, ...]:
+        """Return the numbers of its groups in a status; it has them if a policy scales them."""
+        found = getattr(status, self.attribute)
+        return tuple(found) if self.is_list else (found,) if found else ()
+
+    def write_numbers(self, numbers: Sequence[WorkerStatus]) -> dict[str, object]:
+        """Return its field of the status with the numbers of its groups; None if there are none."""
+        whole = tuple(numbers) if self.is_list else next(iter(numbers), None)
+        return {self.attribute: whole or None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +149,13 @@ class Group:
     def role(self) -> Role:
         """The label of its pods, and KubeRay's name of the group."""
         return f"{self.kind.role}-{self.pods.name}" if self.pods.name else self.kind.role
+
+    def find_numbers(self, status: ExperimentStatus) -> WorkerStatus:
+        """Return its numbers in a status that has them; those of no pods if they are not known."""
+        name = {"name": self.pods.name} if self.kind.is_list else {}
+        known = self.kind.list_numbers(status)
+        found = (one for one in known if getattr(one, "name", "") == self.pods.name)
+        return next(found, None) or self.kind.numbers.model_validate(name)
 
 
 def _find_head(spec: ExperimentSpec) -> Sequence[PodSet]:

@@ -15,6 +15,7 @@ from dataset_operator.api import HEAD, Role
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.documents import Document, parse_time
+from dataset_operator.groups import Groups
 from dataset_operator.names import Owner
 from dataset_operator.readings import Readings
 from dataset_operator.settings import OperatorSettings
@@ -67,7 +68,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerGroup:
+class ObservedGroup:
     """A group of workers of a RayCluster.
 
     Attributes:
@@ -112,12 +113,12 @@ class Cluster:
     queue: str | None = None
     made_from: str | None = None
     trainers: tuple[int, int] | None = None
-    groups: tuple[WorkerGroup, ...] = ()
+    groups: tuple[ObservedGroup, ...] = ()
     is_handled: bool = False
     failure: ReplicaFailure | None = None
     service: str | None = None
 
-    def find_group(self, role: Role) -> WorkerGroup | None:
+    def find_group(self, role: Role) -> ObservedGroup | None:
         """Return the group of a role; None if somebody has removed it."""
         return next((group for group in self.groups if group.name == role), None)
 
@@ -324,6 +325,11 @@ class Observed:
     scaling: Scaling = Scaling()
     history_pod: HistoryPod | None = None
     happened: Happened = Happened()
+
+    @property
+    def groups(self) -> Groups:
+        """The table of worker groups that its specs are read with."""
+        return self.readings.groups
 
     @cached_property
     def owner(self) -> Owner:

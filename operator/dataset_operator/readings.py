@@ -16,16 +16,14 @@ from typing import Any
 
 from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.documents import Document
+from dataset_operator.groups import GROUPS, Group, Groups, resolve_roles
 from dataset_operator.names import Owner
 from dataset_operator.sealing import compute_digest
 from pipeline_runtime.config import (
     DatasetExperiment,
-    DataWorkers,
-    Head,
     ManifestError,
     Problem,
     RuleSet,
-    Trainers,
     is_template,
     is_too_large,
     parse_stored,
@@ -54,6 +52,7 @@ class Reading:
         unknown: paths of fields that this version does not know.
         is_too_large: whether it was refused for the size of its free-form fields.
         num_bytes: an estimate of its memory.
+        groups: the table of worker groups.
     """
 
     experiment: DatasetExperiment | None = None
@@ -61,6 +60,7 @@ class Reading:
     unknown: Sequence[str] = ()
     is_too_large: bool = False
     num_bytes: int = _BYTES_OF_A_READING
+    groups: Groups = GROUPS
 
     @property
     def valid(self) -> DatasetExperiment:
@@ -76,7 +76,7 @@ class Reading:
     @cached_property
     def cluster_hash(self) -> str:
         """The hash of the fields that a cluster is made from."""
-        return hash_cluster_side(self.valid.spec)
+        return hash_cluster_side(self.valid.spec, self.groups)
 
     @cached_property
     def spec_document(self) -> Document:
@@ -92,18 +92,13 @@ class Reading:
         spec = document.get("spec")
         theirs = spec if isinstance(spec, Mapping) else {}
 
-        def is_same(name: str, group: Head | Trainers | DataWorkers) -> bool:
-            other = theirs.get(name)
+        def is_same(group: Group) -> bool:
+            ours, other = group.pods.section.template, theirs.get(group.kind.spec_field)
             template = other.get("template") if isinstance(other, Mapping) else None
-            return bool(group.template) and group.template == template
+            return bool(ours) and ours == template
 
-        groups = _groups(self.valid)
-        return frozenset(name for name, group in groups.items() if is_same(name, group))
-
-
-def _groups(experiment: DatasetExperiment) -> dict[str, Head | Trainers | DataWorkers]:
-    spec = experiment.spec
-    return {"head": spec.head, "trainers": spec.trainers, "dataWorkers": spec.data_workers}
+        found = resolve_roles(self.valid.spec, self.groups)
+        return frozenset(group.kind.spec_field for group in found if is_same(group))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,10 +107,12 @@ class Readings:
 
     Attributes:
         max_bytes: the bound; the last reading is kept even if it takes more.
+        groups: the table of worker groups.
         num_bytes: an estimate of the memory of all readings.
     """
 
     max_bytes: int = MAX_KEPT_BYTES
+    groups: Groups = GROUPS
     _kept: OrderedDict[tuple[object, ...], Reading] = field(default_factory=OrderedDict)
     num_bytes: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -140,7 +137,7 @@ class Readings:
         """Read the accepted spec of a run from its ConfigMap; the digest of it is the key."""
         digest = compute_digest(document)
         if not digest:
-            return _read(document, rules)
+            return _read(document, rules, self.groups)
         return self._read((owner.uid, digest, rules), document, rules)
 
     def _read(
@@ -151,7 +148,7 @@ class Readings:
                 self._kept.move_to_end(key)
                 return self._kept[key]
         # Without the lock, so that a large spec does not delay other experiments.
-        reading = _read(document, rules)
+        reading = _read(document, rules, self.groups)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = reading
@@ -173,7 +170,7 @@ def _leave_out_templates(document: Mapping[str, Any], fields: frozenset[str]) ->
     return {**document, "spec": left}
 
 
-def _read(document: Mapping[str, Any], rules: RuleSet) -> Reading:
+def _read(document: Mapping[str, Any], rules: RuleSet, groups: Groups) -> Reading:
     """Read the spec and the name; the API server may change all else within a generation."""
     part = _pick(document, "apiVersion", "kind", "spec")
     metadata = document.get("metadata")  # in a ConfigMap it may have any type
@@ -184,7 +181,8 @@ def _read(document: Mapping[str, Any], rules: RuleSet) -> Reading:
         too_large = rules is RuleSet.ALL and is_too_large(part)
         return Reading(problems=tuple(error.problems), is_too_large=too_large)
     # Without rules, a template in a ConfigMap may have any shape.
-    if not all(is_template(group.template) for group in _groups(experiment).values()):
+    found = resolve_roles(experiment.spec, groups)
+    if not all(is_template(group.pods.section.template) for group in found):
         return Reading()
     problems: Sequence[Problem] = ()
     if rules is not RuleSet.NONE:
@@ -194,6 +192,7 @@ def _read(document: Mapping[str, Any], rules: RuleSet) -> Reading:
         problems=problems,
         unknown=unknown,
         num_bytes=_estimate_bytes(part, unknown),
+        groups=groups,
     )
 
 

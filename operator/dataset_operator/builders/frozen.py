@@ -25,7 +25,6 @@ from typing import Any
 
 from dataset_operator.api import (
     CLUSTER_HASH_ANNOTATION,
-    DATA_WORKERS,
     RENDERED_ANNOTATION,
     TRAINERS_ANNOTATION,
     Role,
@@ -35,7 +34,6 @@ from dataset_operator.builders.shared_parts import Document
 from dataset_operator.groups import GROUPS, Bounds, Groups
 from dataset_operator.sealing import VALID, Seal
 from pipeline_runtime.config import (
-    DataWorkers,
     ExperimentSpec,
     Trainers,
     check_template_security,
@@ -149,14 +147,6 @@ def thaw(cluster: Mapping[str, Any], uid: str, seal: Seal) -> Document | None:
 
 
 def correct(
-    cluster: Mapping[str, Any], rendered: Document | None, workers: DataWorkers
-) -> Document | None:
-    """Correct a cluster of which only the number of data workers changes: see `correct_groups`."""
-    bounds = Bounds(workers.min_replicas, workers.min_replicas, workers.max_replicas)
-    return correct_groups(cluster, rendered, {DATA_WORKERS: bounds})
-
-
-def correct_groups(
     cluster: Mapping[str, Any], rendered: Document | None, scaled: Mapping[Role, Bounds]
 ) -> Document | None:
     """Return the merge patch that makes an observed RayCluster what it should be; None if it is.

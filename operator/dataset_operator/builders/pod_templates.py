@@ -24,19 +24,16 @@ from dataset_operator.builders.history_writers import add_sidecar
 from dataset_operator.builders.security import build_container_context, build_pod_context
 from dataset_operator.builders.shared_parts import Document
 from dataset_operator.builders.template_merge import merge
-from dataset_operator.groups import GROUPS, HEAD_GROUP, Group, Groups, resolve_roles
+from dataset_operator.groups import GROUPS, Group, Groups, resolve_roles
 from dataset_operator.names import Owner
 from dataset_operator.settings import OperatorSettings
 from pipeline_runtime.config import (
     RAY_CONTAINER,
     ExperimentSpec,
-    PodGroup,
     Resources,
     parse_quantity,
 )
 
-# The field of the spec for each role's pods.
-SPEC_FIELDS: Mapping[Role, str] = {kind.role: kind.spec_field for kind in (HEAD_GROUP, *GROUPS)}
 _SHM = "shared-memory"
 _HEAD_PORTS = {
     "gcs": GCS_PORT,
@@ -92,12 +89,6 @@ def _find_account(template: Mapping[str, Any]) -> Any:
     pod = template.get("spec")
     pod = pod if isinstance(pod, Mapping) else {}
     return pod.get("serviceAccountName") or pod.get("serviceAccount") or "default"
-
-
-def group_of(spec: ExperimentSpec, role: Role) -> PodGroup:
-    """Return the part of a spec for a role; an empty one if its cluster has no such pods."""
-    found = (group.pods.section for group in resolve_roles(spec) if group.role == role)
-    return next(found, PodGroup())
 
 
 def _build_defaults(cluster: ClusterInput, group: Group) -> Document:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dataset_operator.api import (
-    DATA_WORKERS,
     HEAD,
     KUEUE_ELASTIC_ANNOTATION,
     KUEUE_LABELS,
@@ -13,7 +12,6 @@ from dataset_operator.api import (
     RAY_API_VERSION,
     RAY_METRICS_PORT,
     RENDERER_ANNOTATION,
-    Role,
 )
 from dataset_operator.builders.frozen import freeze
 from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
@@ -24,16 +22,13 @@ from dataset_operator.groups import GROUPS, Group, Groups, locate_section, resol
 RENDERER_VERSION = 1
 
 
-def build_ray_cluster(
-    cluster: ClusterInput, num_data_workers: int, labels: Mapping[str, str] | None = None
-) -> Document:
+def build_ray_cluster(cluster: ClusterInput, labels: Mapping[str, str] | None = None) -> Document:
     """Build the whole RayCluster.
 
     Args:
         labels: the experiment's labels; the cluster gets those for the queue.
     """
     owner, settings = cluster.owner, cluster.settings
-    replicas = {**cluster.replicas, DATA_WORKERS: num_data_workers}
     metadata = build_metadata(owner, owner.ray_cluster)
     metadata["annotations"] = {RENDERER_ANNOTATION: str(RENDERER_VERSION)}
     if labels and KUEUE_QUEUE_LABEL in labels:
@@ -53,7 +48,7 @@ def build_ray_cluster(
                 "template": build_pod_template(cluster, HEAD),
             },
             "workerGroupSpecs": [
-                _build_group(cluster, group, replicas)
+                _build_group(cluster, group)
                 for group in resolve_groups(cluster.spec, cluster.groups)
             ],
         },
@@ -78,12 +73,12 @@ def _start_params(num_cpus: str | None) -> dict[str, str]:
     return params if num_cpus is None else params | {"num-cpus": num_cpus}
 
 
-def _build_group(cluster: ClusterInput, group: Group, replicas: Mapping[Role, int]) -> Document:
+def _build_group(cluster: ClusterInput, group: Group) -> Document:
     role, pods, bounds = group.role, group.pods, group.pods.bounds
     document: Document = {
         "groupName": role,
         "minReplicas": bounds.least,
-        "replicas": bounds.clamp(replicas.get(role, bounds.first)),
+        "replicas": bounds.clamp(cluster.replicas.get(role, bounds.first)),
         "maxReplicas": bounds.most,
         "rayStartParams": _start_params(None if pods.num_cpus is None else str(pods.num_cpus)),
         "template": build_pod_template(cluster, role),

@@ -12,7 +12,7 @@ from dataset_operator.api import (
 )
 from dataset_operator.builders.frozen import read_trainers
 from dataset_operator.documents import parse_time
-from dataset_operator.observed import Cluster, ReplicaFailure, WorkerGroup
+from dataset_operator.observed import Cluster, ObservedGroup, ReplicaFailure
 
 
 def parse_cluster(document: Mapping[str, Any]) -> Cluster:
@@ -35,9 +35,9 @@ def parse_cluster(document: Mapping[str, Any]) -> Cluster:
     )
 
 
-def _parse_group(group: Mapping[str, Any]) -> WorkerGroup:
+def _parse_group(group: Mapping[str, Any]) -> ObservedGroup:
     listed = (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
-    return WorkerGroup(
+    return ObservedGroup(
         name=group["groupName"], replicas=group.get("replicas"), to_delete=tuple(listed)
     )
 

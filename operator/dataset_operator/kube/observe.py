@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from pydantic_core import from_json
@@ -145,8 +146,8 @@ async def _ask_log_job(jobs: RayJobs | None, owner: Owner, status: ExperimentSta
 
 async def _ask_drained(jobs: RayJobs | None, status: ExperimentStatus) -> frozenset[str] | None:
     """Return the addresses of nodes that are gone, if workers are being drained."""
-    draining = [getattr(status, kind.attribute) for kind in GROUPS if kind.drains == "ByRay"]
-    if jobs is None or not any(workers is not None and workers.draining for workers in draining):
+    drained = (kind.list_numbers(status) for kind in GROUPS if kind.drains == "ByRay")
+    if jobs is None or not any(workers.draining for workers in chain.from_iterable(drained)):
         return None
     try:
         nodes = await jobs.nodes()

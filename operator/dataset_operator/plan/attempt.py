@@ -8,7 +8,6 @@ from dataset_operator.api import (
     BACKOFF_LIMIT_EXCEEDED,
     CHECKPOINT_REFUSED,
     CHECKPOINTS_DAMAGED,
-    DATA_WORKERS,
     GPUS_MISSING,
     INVALID_SPEC,
     JOB_FAILED,
@@ -19,13 +18,12 @@ from dataset_operator.api import (
     RUNNING,
     SUBMITTED,
     SUCCEEDED,
-    TRAINERS,
     TRAINING,
     WRITING,
 )
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.builders.pod_templates import SPEC_FIELDS
 from dataset_operator.documents import parse_time
+from dataset_operator.groups import find_kind, locate_section, resolve_groups
 from dataset_operator.observed import OUTPUT_PHASES, Job, Pod, Progress
 from dataset_operator.plan.ending import POLL_SECONDS, complete_run, fail_run
 from dataset_operator.plan.outcome import Submit
@@ -160,27 +158,36 @@ def blame_memory(situation: Situation, pod: Pod) -> str:
     assert situation.submission is not None
     if killed is None or killed < parse_time(situation.submission.time):
         return ""
-    if pod.role == DATA_WORKERS and situation.until(killed, CAUSE_SECONDS) <= 0:
-        return ""  # one data worker of many, killed long ago, did not end the attempt
-    field = SPEC_FIELDS[pod.role]
+    groups = situation.observed.groups
+    kind = find_kind(pod.role, groups)
+    if kind is None:
+        return ""  # somebody labelled the pod
+    if kind.loss == "CostsUnits" and situation.until(killed, CAUSE_SECONDS) <= 0:
+        return ""  # one worker of many, killed long ago, did not end the attempt
+    field = locate_section(pod.role, groups)
     return f"{pod.name} ran out of memory: raise spec.{field}.resources.limits.memory"
 
 
 def _find_lost(situation: Situation) -> str:
-    """Return a message about a trainer that was lost during the attempt; "" if none was.
+    """Return a message about a pod whose loss failed the attempt; "" if there is none.
 
     It was evicted, replaced or lost with its node. The loss of data workers ends no attempt.
     """
     assert situation.submission is not None
     began = parse_time(situation.submission.time)
-    trainers = [pod for pod in situation.observed.pods if pod.role == TRAINERS]
-    for pod in trainers:
-        if pod.lost:
-            return f"{pod.name} was lost ({pod.lost})"
-        if pod.created is not None and pod.created > began:
-            return f"a trainer was lost and replaced by {pod.name}"
-    is_missing = len(trainers) < situation.on_cluster.spec.num_trainers
-    return "a trainer was lost" if is_missing else ""
+    for group in resolve_groups(situation.on_cluster.spec, situation.observed.groups):
+        if group.kind.loss != "FailsAttempt":
+            continue
+        noun = group.kind.noun
+        pods = [pod for pod in situation.observed.pods if pod.role == group.role]
+        for pod in pods:
+            if pod.lost:
+                return f"{pod.name} was lost ({pod.lost})"
+            if pod.created is not None and pod.created > began:
+                return f"a {noun} was lost and replaced by {pod.name}"
+        if len(pods) < group.pods.bounds.least:
+            return f"a {noun} was lost"
+    return ""
 
 
 def fail_attempt(situation: Situation, reason: str, message: str) -> Verdict:

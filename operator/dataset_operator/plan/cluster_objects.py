@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dataset_operator.api import SCALING_ACTIVE, SCALING_LIMITED
 from dataset_operator.builders.children import build_service_account
+from dataset_operator.groups import list_scaled
 from dataset_operator.plan.outcome import Create, Delete
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import (
@@ -29,11 +32,28 @@ def release_cluster(situation: Situation, *, deletes: bool = True) -> Verdict:
     """Delete the RayCluster with its pods, and clear its status; keep it without `deletes`."""
     verdict = clear_fields("ray_cluster_name", "gpus", "unreachable_time")
     verdict += clear_conditions(SCALING_ACTIVE, SCALING_LIMITED)
-    if workers := situation.status.data_workers:
-        workers = forget_drain(workers).change(current_replicas=0, ready_replicas=0)
-        verdict += change(data_workers=workers)
+    verdict += change_numbers(situation, _forget_pods)
     if deletes and situation.observed.cluster is not None:
         verdict += act(Delete("RayCluster", situation.owner.ray_cluster))
+    return verdict
+
+
+def _forget_pods(workers: WorkerStatus) -> WorkerStatus:
+    return forget_drain(workers).change(current_replicas=0, ready_replicas=0)
+
+
+def change_numbers(
+    situation: Situation, find: Callable[[WorkerStatus], WorkerStatus | None]
+) -> Verdict:
+    """Change the numbers of each group that a policy scales.
+
+    Args:
+        find: returns the new numbers; None clears them.
+    """
+    verdict = NOTHING
+    for kind in list_scaled(situation.observed.groups):
+        numbers = filter(None, map(find, kind.list_numbers(situation.status)))
+        verdict += change(**kind.write_numbers(tuple(numbers)))
     return verdict
 
 

@@ -27,7 +27,7 @@ from dataset_operator.builders.children import build_accepted
 from dataset_operator.builders.frozen import is_as_built
 from dataset_operator.plan import keeping_history
 from dataset_operator.plan.accepted import name_broken_seal, report_accepted
-from dataset_operator.plan.cluster_objects import release_cluster
+from dataset_operator.plan.cluster_objects import change_numbers, release_cluster
 from dataset_operator.plan.outcome import Apply, DeleteSelf, Stop
 from dataset_operator.plan.situation import Situation, follow
 from dataset_operator.plan.validity import parse_wanted
@@ -247,9 +247,6 @@ def _begin_run(situation: Situation) -> Verdict:
     """Begin a run of the wanted spec."""
     reading, root = situation.specs.current, situation.settings.storage_root
     spec, run = reading.valid.spec, (situation.status.run or 0) + 1
-    before, kept = situation.status.data_workers, None
-    if before is not None and before.draining:  # the cluster stays, and its drain goes on
-        kept = WorkerStatus(draining=before.draining, draining_to=before.draining_to)
     begun = clear_conditions(TRAINING, WRITING, MATERIALIZED, COMPLETE, FAILED)
     begun += clear_fields("submission", "completion_time", "training_start_time")
     begun += clear_fields("last_failure_time", "trainer", "scaling", "usage", "output")
@@ -263,10 +260,17 @@ def _begin_run(situation: Situation) -> Verdict:
         failures=0,
         first_attempt=situation.attempt + 1,
         start_time=situation.stamp,
-        data_workers=kept,
     )
+    begun += change_numbers(situation, _keep_drain)
     begun += Verdict(judged=Judged(experiment=reading.valid, spec=spec), has_finalizer=False)
     return begun + record_event(NEW_RUN, f"run {run} begins")
+
+
+def _keep_drain(workers: WorkerStatus) -> WorkerStatus | None:
+    """Return the draining workers: the cluster stays, and its drain goes on."""
+    if not workers.draining:
+        return None
+    return workers.change(current_replicas=None, ready_replicas=None, desired_replicas=None)
 
 
 def suspend(situation: Situation) -> Verdict | None:

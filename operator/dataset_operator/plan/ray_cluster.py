@@ -19,7 +19,6 @@ from dataset_operator.api import (
     OWNED_OBJECT_REFUSED,
     PODS_READY,
     RAY_UNREACHABLE,
-    TRAINERS,
     WAITING_FOR_PODS,
     WAITING_FOR_QUEUE,
     Role,
@@ -34,6 +33,13 @@ from dataset_operator.builders.frozen import correct, is_as_built
 from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.documents import Document
+from dataset_operator.groups import (
+    Group,
+    count_needed,
+    find_scaled_bounds,
+    list_scaled,
+    resolve_groups,
+)
 from dataset_operator.observed import Cluster, Pod
 from dataset_operator.plan.accepted import name_broken_seal
 from dataset_operator.plan.attempt import blame_memory, fail_attempt
@@ -177,21 +183,26 @@ def _is_going(situation: Situation) -> bool:
 
 
 def _render(situation: Situation) -> Document:
-    """Build the cluster from the present spec, with the last number of data workers of this run."""
+    """Build the cluster from the present spec, with the last numbers of workers of this run."""
     spec, settings = situation.cluster_spec, situation.settings
+    groups = situation.observed.groups
+    wanted = {
+        group.role: group.find_numbers(situation.status).desired_replicas
+        for group in resolve_groups(spec, list_scaled(groups))
+    }
+    if wanted.get(DATA_WORKERS) is None:
+        wanted[DATA_WORKERS] = settings.data_worker_replicas
     source = ClusterInput(
         owner=situation.owner,
         spec=spec,
         settings=settings,
         spec_hash=situation.specs.read_again(spec).cluster_hash,
         history_uri=find_history_uri(situation, spec),
+        replicas={role: number for role, number in wanted.items() if number is not None},
+        groups=groups,
     )
-    known = situation.status.data_workers
-    wanted = known.desired_replicas if known else None
-    if wanted is None:
-        wanted = settings.data_worker_replicas or spec.data_workers.min_replicas
     labels = situation.observed.document["metadata"].get("labels")
-    return build_ray_cluster(source, wanted, labels)
+    return build_ray_cluster(source, labels)
 
 
 def ensure_children(situation: Situation) -> Verdict:
@@ -241,15 +252,15 @@ def _create_cluster(situation: Situation, others: Verdict) -> Verdict:
 def _find_correction(situation: Situation, cluster: Cluster) -> Document | None:
     """Return the patch that undoes edits by hand; None if there are none.
 
-    Only the number of data workers is corrected if the rendered spec is unknown or is not allowed
+    Only the numbers of scaled groups are corrected if the rendered spec is unknown or not allowed
     any more, and nothing if the wanted spec is invalid.
     """
     if situation.spec is None:
         return None
-    rendered, workers = situation.observed.rendered, situation.cluster_spec.data_workers
-    patch = correct(cluster.document, rendered, workers)
+    scaled = find_scaled_bounds(situation.cluster_spec, situation.observed.groups)
+    patch = correct(cluster.document, situation.observed.rendered, scaled)
     if patch is not None and _find_forbidden_parts(situation):
-        return correct(cluster.document, None, workers)
+        return correct(cluster.document, None, scaled)
     return patch
 
 
@@ -267,8 +278,8 @@ def _find_uncorrected(situation: Situation, cluster: Cluster) -> str:
     if broken := name_broken_seal(situation, "RayCluster"):
         return f"{broken} has annotations that the operator did not write"
     why = _find_forbidden_parts(situation)
-    workers = situation.cluster_spec.data_workers
-    if not why or correct(cluster.document, situation.observed.rendered, workers) is None:
+    scaled = find_scaled_bounds(situation.cluster_spec, situation.observed.groups)
+    if not why or correct(cluster.document, situation.observed.rendered, scaled) is None:
         return ""
     return f"it was created with fields that are no longer allowed: {why}"
 
@@ -278,7 +289,7 @@ def _find_wrong(situation: Situation) -> list[Document]:
     owner, there = situation.owner, situation.observed.children
     guards = [
         build_network_policy(owner, situation.settings.network),
-        *build_disruption_budgets(owner, situation.on_cluster.spec),
+        *build_disruption_budgets(owner, situation.on_cluster.spec, situation.observed.groups),
     ]
     wrong = [g for g in guards if not is_as_built(there.get(g["metadata"]["name"]), g)]
     run, run_hash = situation.run, situation.status.run_hash
@@ -291,12 +302,12 @@ def _find_wrong(situation: Situation) -> list[Document]:
 
 
 def wait_for_pods(situation: Situation) -> Verdict:
-    """Wait until the head, all trainers and one data worker are ready, which is enough to begin."""
+    """Wait until the pods that each group needs are ready, which is enough to begin."""
     observed, has = situation.observed, situation.on_cluster.spec
     assert observed.cluster is not None  # ensure_children
-    needed: dict[Role, int] = {HEAD: 1, TRAINERS: has.num_trainers, DATA_WORKERS: 1}
+    needed = count_needed(has, observed.groups)
     short = {role: number for role, number in needed.items() if observed.ready(role) < number}
-    counted = change(data_workers=_count_workers(situation, observed.cluster))
+    counted = _count_workers(situation, observed.cluster)
     if situation.submission is None and situation.is_rank_count_wrong:
         ranks, needs = has.trainers.world_size, situation.running.spec.trainers.world_size
         message = f"the cluster has {ranks} ranks, but with preserveOrder the run needs {needs}"
@@ -339,8 +350,10 @@ def _report_ready(situation: Situation, cluster: Cluster) -> Verdict:
         return set_condition(CLUSTER_READY, True, NOT_CORRECTED, message, warns=True)
     if situation.will(Apply, Patch) and situation.reason(CLUSTER_READY) == OWNED_OBJECT_REFUSED:
         return NOTHING  # it is retried now
-    pods = "head and data workers" if situation.is_writing else "head, trainers and data workers"
-    return set_condition(CLUSTER_READY, True, PODS_READY, f"{pods} are up")
+    groups = resolve_groups(situation.on_cluster.spec, situation.observed.groups)
+    *nouns, last = dict.fromkeys(f"{group.kind.noun}s" for group in groups)
+    message = f"{', '.join(['head', *nouns])} and {last} are up"
+    return set_condition(CLUSTER_READY, True, PODS_READY, message)
 
 
 def _report_waiting(situation: Situation, short: str, cause: str) -> Verdict:
@@ -382,13 +395,22 @@ def _find_cause(situation: Situation, cluster: Cluster, short: Collection[Role])
     return ""
 
 
-def _count_workers(situation: Situation, cluster: Cluster) -> WorkerStatus:
-    """Return `status.dataWorkers` with the present numbers."""
-    workers, observed = situation.status.data_workers or WorkerStatus(), situation.observed
-    group = cluster.find_group(DATA_WORKERS)
-    if group and group.replicas is not None:  # else this pass restores the previous number
-        workers = workers.change(desired_replicas=group.replicas)
+def _count_workers(situation: Situation, cluster: Cluster) -> Verdict:
+    """Record the present numbers of each group that a policy scales."""
+    counted = NOTHING
+    for kind in list_scaled(situation.observed.groups):
+        groups = resolve_groups(situation.cluster_spec, [kind])
+        numbers = [_count_group(situation, cluster, group) for group in groups]
+        counted += change(**kind.write_numbers(numbers))
+    return counted
+
+
+def _count_group(situation: Situation, cluster: Cluster, group: Group) -> WorkerStatus:
+    workers, observed = group.find_numbers(situation.status), situation.observed
+    seen = cluster.find_group(group.role)
+    if seen and seen.replicas is not None:  # else this pass restores the previous number
+        workers = workers.change(desired_replicas=seen.replicas)
     return workers.change(
-        current_replicas=sum(pod.role == DATA_WORKERS for pod in observed.pods),
-        ready_replicas=observed.ready(DATA_WORKERS),
+        current_replicas=sum(pod.role == group.role for pod in observed.pods),
+        ready_replicas=observed.ready(group.role),
     )

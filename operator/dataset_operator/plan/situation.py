@@ -187,7 +187,7 @@ class Situation:
         An edit of the number of trainers takes effect with the next cluster.
         """
         cluster, spec = self.observed.cluster, self.running.spec
-        if cluster is None or spec.output:
+        if cluster is None or not spec.num_trainers:
             return self.running
         trainers = thaw_trainers(cluster.trainers, spec.trainers)
         if trainers == spec.trainers:

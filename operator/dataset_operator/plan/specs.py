@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from dataset_operator.api import ACCEPTED
-from dataset_operator.builders.pod_templates import SPEC_FIELDS
 from dataset_operator.documents import Document
+from dataset_operator.groups import HEAD_GROUP
 from dataset_operator.observed import Observed
 from dataset_operator.readings import Reading
 from pipeline_runtime.config import ExperimentSpec, RuleSet, has_same_free_fields
@@ -60,7 +60,7 @@ class Specs:
         Only a ConfigMap with the operator's seal shows what was accepted.
         """
         if self._was_generation_accepted:
-            return frozenset(SPEC_FIELDS.values())
+            return frozenset(kind.spec_field for kind in (HEAD_GROUP, *self.observed.groups))
         before = self._read_accepted() if self.observed.is_accepted_sealed else None
         return before.find_same_templates(self.observed.document) if before else frozenset()
 

@@ -13,12 +13,15 @@ starts from the sums in the status, so nothing counts twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dataset_operator.api import DATA_WORKERS, TRAINERS
+from pydantic.alias_generators import to_snake
+
+from dataset_operator.api import TRAINERS, Role
 from dataset_operator.documents import format_time, parse_time
+from dataset_operator.groups import GPU_SECONDS, Group, resolve_groups, sum_usage
 from dataset_operator.observed import Pod, Progress
 from dataset_operator.plan.composing import is_status_new
 from dataset_operator.plan.outcome import DeleteSelf
@@ -46,23 +49,27 @@ class _Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """The time since the last account, and the pods held in it."""
+    """The time since the last account, and the pods of each group that were held in it."""
 
     start: datetime
     end: datetime
-    trainers: _Held
-    workers: _Held
+    groups: tuple[Group, ...]
+    held: Mapping[Role, _Held]
 
     @property
     def is_used(self) -> bool:
         """Return whether any pod was held in the span."""
-        roles = (self.trainers, self.workers)
-        return any(held.now or held.before or held.seconds for held in roles)
+        return any(held.now or held.before or held.seconds for held in self.held.values())
+
+    @property
+    def has_pods(self) -> bool:
+        """Return whether any pod is held at the end of the span."""
+        return any(held.now for held in self.held.values())
 
     @property
     def has_fewer(self) -> bool:
         """Return whether fewer pods are held than before; the missing pods count until now."""
-        return any(held.now < held.before for held in (self.trainers, self.workers))
+        return any(held.now < held.before for held in self.held.values())
 
     @property
     def is_watched(self) -> bool:
@@ -83,7 +90,7 @@ def account(situation: Situation) -> Verdict | None:
     is_new = situation.status.usage is None
     if is_new or left <= 0 or span.has_fewer or is_status_new(situation):
         verdict, left = change(usage=_add(situation, usage, span)), UPDATE_SECONDS
-    return verdict + look_again(left) if span.trainers.now or span.workers.now else verdict
+    return verdict + look_again(left) if span.has_pods else verdict
 
 
 def _look(situation: Situation, before: AccountedStatus | None) -> _Span | None:
@@ -93,13 +100,26 @@ def _look(situation: Situation, before: AccountedStatus | None) -> _Span | None:
     if end < start:
         return None
     pods = situation.observed.pods
-    trainers, workers = (before.trainers, before.data_workers) if before else (0, 0)
-    return _Span(
-        start=start,
-        end=end,
-        trainers=_measure([pod for pod in pods if pod.role == TRAINERS], trainers, (start, end)),
-        workers=_measure([pod for pod in pods if pod.role == DATA_WORKERS], workers, (start, end)),
-    )
+    groups, held = _find_groups(situation, before), {}
+    for group in groups:
+        mine = [pod for pod in pods if pod.role == group.role]
+        held[group.role] = _measure(mine, _recall(before, group), (start, end))
+    return _Span(start=start, end=end, groups=groups, held=held)
+
+
+def _find_groups(situation: Situation, before: AccountedStatus | None) -> tuple[Group, ...]:
+    """Return the groups of the cluster; if it is gone, with the GPUs of the last account."""
+    spec = situation.on_cluster.spec
+    if situation.observed.cluster is None and before is not None:
+        gpus = {"gpus_per_replica": before.gpus_per_trainer}
+        spec = spec.model_copy(update={"trainers": spec.trainers.model_copy(update=gpus)})
+    return resolve_groups(spec, situation.observed.groups)
+
+
+def _recall(before: AccountedStatus | None, group: Group) -> int:
+    """Return the number of pods in the last account, which has none for the groups of a list."""
+    is_known = before is not None and not group.kind.is_list
+    return getattr(before, group.kind.attribute) if is_known else 0
 
 
 def _measure(pods: Sequence[Pod], before: int, span: tuple[datetime, datetime]) -> _Held:
@@ -130,33 +150,37 @@ def _seconds(start: datetime, end: datetime) -> int:
 
 
 def _add(situation: Situation, usage: UsageStatus, span: _Span) -> UsageStatus:
-    per_trainer = _count_gpus(situation, usage.accounted)
-    gpus = span.trainers.seconds * per_trainer
+    seconds = {role: held.seconds for role, held in span.held.items()}
+    used = sum_usage(seconds, span.groups)
+    kinds = situation.observed.groups
+    fields = (GPU_SECONDS, *(kind.usage for kind in kinds if kind.usage))
+    sums = {name: getattr(usage, to_snake(name)) + used.get(name, 0) for name in fields}
+    # The driver reports how busy the GPUs of the trainers were.
+    trainers = [group for group in span.groups if group.role == TRAINERS]
+    gpus = sum_usage(seconds, trainers).get(GPU_SECONDS, 0)
     share = _find_idle_share(situation.observed.progress) if span.is_watched else None
     before = float(usage.accounted.gpu_idle_remainder_seconds) if usage.accounted else 0.0
     rest = before + gpus * (share or 0.0)
     idle = math.floor(round(rest, _REST_DIGITS))
-    summed = UsageStatus(
-        gpu_seconds=usage.gpu_seconds + gpus,
+    accounted = AccountedStatus(
+        time=format_time(span.end),
+        gpus_per_trainer=sum(group.pods.gpus for group in trainers),
+        gpu_idle_remainder_seconds=f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
+    )
+    now = {
+        kind.attribute: span.held[kind.role].now if kind.role in span.held else 0
+        for kind in kinds
+        if not kind.is_list
+    }
+    summed = usage.change(
+        **{to_snake(name): number for name, number in sums.items()},
         gpu_measured_seconds=usage.gpu_measured_seconds + (0 if share is None else gpus),
         gpu_idle_seconds=usage.gpu_idle_seconds + idle,
-        data_worker_seconds=usage.data_worker_seconds + span.workers.seconds,
-        accounted=AccountedStatus(
-            time=format_time(span.end),
-            trainers=span.trainers.now,
-            gpus_per_trainer=per_trainer,
-            data_workers=span.workers.now,
-            gpu_idle_remainder_seconds=f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
-        ),
+        cost=None,
+        currency=None,
+        accounted=accounted.change(**now),
     )
     return _price(summed, situation.settings.prices)
-
-
-def _count_gpus(situation: Situation, before: AccountedStatus | None) -> int:
-    """Return the GPUs of each trainer: of the cluster, or of the last account if it is gone."""
-    if situation.observed.cluster is None and before is not None:
-        return before.gpus_per_trainer
-    return 0 if situation.is_writing else situation.on_cluster.spec.trainers.gpus_per_replica
 
 
 def _find_idle_share(progress: Progress | None) -> float | None:

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dataset_operator.builders.pod_templates import (
-    SPEC_FIELDS,
-    ClusterInput,
-    build_pod_template,
-    group_of,
-)
+from dataset_operator.builders.pod_templates import ClusterInput, build_pod_template
+from dataset_operator.groups import locate_section, resolve_roles
 from dataset_operator.plan.pod_rules import find_problems
 from dataset_operator.plan.situation import Situation
 from pipeline_runtime.config import DatasetExperiment, ManifestError, Problem
@@ -37,8 +33,10 @@ def _check_pods(situation: Situation, experiment: DatasetExperiment) -> Iterator
     """Check the pods as they would be created, since a template can replace parts of ours."""
     owner, settings = situation.owner, situation.settings
     spared = situation.specs.find_spared_templates()
-    source = ClusterInput(owner=owner, spec=experiment.spec, settings=settings)
-    for role, field in SPEC_FIELDS.items():
-        if field not in spared and group_of(experiment.spec, role).template:
-            pod = build_pod_template(source, role)
-            yield from find_problems(owner, settings, f"spec.{field}.template", pod)
+    spec, groups = experiment.spec, situation.observed.groups
+    source = ClusterInput(owner=owner, spec=spec, settings=settings, groups=groups)
+    for group in resolve_roles(spec, groups):
+        if group.kind.spec_field not in spared and group.pods.section.template:
+            pod = build_pod_template(source, group.role)
+            path = f"spec.{locate_section(group.role, groups)}.template"
+            yield from find_problems(owner, settings, path, pod)

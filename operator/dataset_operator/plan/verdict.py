@@ -13,9 +13,7 @@ from typing import Any
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.plan.outcome import Action, Event
 from dataset_operator.status import ConditionStatus, fit_message
-from pipeline_runtime.config import DatasetExperiment, ExperimentSpec, ExperimentStatus
-
-_FIELDS = frozenset(ExperimentStatus.model_fields)
+from pipeline_runtime.config import DatasetExperiment, ExperimentSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +72,6 @@ class Verdict:
     has_finalizer: bool | None = None
     memory: Memory | None = None
     judged: Judged | None = None
-
-    def __post_init__(self) -> None:
-        if unknown := self.fields.keys() - _FIELDS:
-            raise TypeError(f"no fields of the status: {sorted(unknown)}")
 
     def __add__(self, later: Verdict) -> Verdict:
         """Return what this verdict says, then what a later one says."""

@@ -1,14 +1,19 @@
 """The table of worker groups: a third one reaches everything that is made from a row."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from functools import cached_property
 from typing import Annotated, Any
 
 import pytest
 from pydantic import Field
+from world import World, build_document
 
 from dataset_operator.api import DATA_WORKERS, HEAD, ROLE_LABEL, TRAINERS
 from dataset_operator.builders.children import build_disruption_budgets
-from dataset_operator.builders.frozen import correct_groups, hash_cluster_side
+from dataset_operator.builders.frozen import correct, hash_cluster_side
 from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster, name_templates
 from dataset_operator.cli.workers import explain_workers
@@ -26,14 +31,19 @@ from dataset_operator.groups import (
     sum_usage,
 )
 from dataset_operator.names import Owner
+from dataset_operator.observed import Observed
+from dataset_operator.plan import decide
+from dataset_operator.readings import Reading, Readings
 from dataset_operator.settings import parse_settings
 from dataset_operator.telemetry.experiment_metrics import collect_experiments
 from dataset_operator.telemetry.standing import read_standing
 from pipeline_runtime.config import (
+    DatasetExperiment,
     ExperimentSpec,
     ExperimentStatus,
     PodGroup,
     Resources,
+    RuleSet,
     WorkerStatus,
 )
 
@@ -57,16 +67,22 @@ class ToySpec(ExperimentSpec):
     toy_workers: Annotated[tuple[ToyWorkers, ...], Field(max_length=4)] = ()
 
 
-class ToyWorkerStatus(WorkerStatus):
-    """The numbers of one such group."""
+class ToyExperiment(DatasetExperiment):
+    """An experiment with such a spec."""
+
+    spec: ToySpec
+
+
+class ToyNumbers(WorkerStatus):
+    """The numbers of one of these groups."""
 
     name: str
 
 
 class ToyStatus(ExperimentStatus):
-    """A status with such groups."""
+    """A status with their numbers."""
 
-    toy_workers: Annotated[tuple[ToyWorkerStatus, ...], Field(max_length=4)] = ()
+    toy_workers: tuple[ToyNumbers, ...] = ()
 
 
 def find_toys(spec: ExperimentSpec) -> list[PodSet]:
@@ -92,8 +108,8 @@ TOYS = WorkerGroup(
     default_resources=Resources(requests={"cpu": "3"}),
     labels={"ray-subcluster": "toys"},
     scaled_by="Policy",
-    drains="ByRay",
     loss="CostsUnits",
+    numbers=ToyNumbers,
     is_list=True,
     live_fields=frozenset({"minReplicas", "maxReplicas"}),
 )
@@ -111,7 +127,7 @@ def build(spec: ToySpec, **replicas: int) -> dict[str, Any]:
     source = ClusterInput(
         owner=OWNER, spec=spec, settings=SETTINGS, replicas=numbers, groups=WITH_TOYS
     )
-    return build_ray_cluster(source, 1)
+    return build_ray_cluster(source)
 
 
 def groups_of(cluster: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +153,7 @@ def test_a_third_group_is_part_of_the_cluster() -> None:
 def test_a_cluster_without_the_third_group_is_as_before() -> None:
     spec = parse()
     source = ClusterInput(owner=OWNER, spec=spec, settings=SETTINGS)
-    assert build(spec) == build_ray_cluster(source, 1)
+    assert build(spec) == build_ray_cluster(source)
     assert build_disruption_budgets(OWNER, spec, WITH_TOYS) == build_disruption_budgets(OWNER, spec)
 
 
@@ -191,10 +207,10 @@ def test_edits_by_hand_are_undone_but_for_the_scaled_number() -> None:
     cluster["metadata"]["resourceVersion"] = "1"
     bounds = find_scaled_bounds(spec, WITH_TOYS)
     groups_of(cluster)[LARGE]["replicas"] = 6
-    assert correct_groups(cluster, rendered, bounds) is None
+    assert correct(cluster, rendered, bounds) is None
     groups_of(cluster)[LARGE]["template"]["spec"]["hostNetwork"] = True
     groups_of(cluster)[TRAINERS]["replicas"] = 6
-    patch = correct_groups(cluster, rendered, bounds)
+    patch = correct(cluster, rendered, bounds)
     assert patch is not None
     corrected = groups_of(patch)
     assert corrected[LARGE]["replicas"] == 6
@@ -234,3 +250,153 @@ def test_rows_are_found_by_the_role_of_a_pod(role: str, found: Any) -> None:
     kind = find_kind(role, WITH_TOYS)
     assert kind is not None
     assert found in (kind, kind.spec_field)
+
+
+class ToyReadings(Readings):
+    """Readings of specs that may have such groups."""
+
+    def read_wanted(
+        self,
+        document: Mapping[str, Any],
+        rules: RuleSet = RuleSet.ALL,
+        *,
+        without: frozenset[str] = frozenset(),
+    ) -> Reading:
+        known = {name: document[name] for name in ("apiVersion", "kind", "spec")}
+        known["metadata"] = {"name": document["metadata"]["name"]}
+        experiment = ToyExperiment.model_validate_json(json.dumps(known))
+        return Reading(experiment=experiment, groups=self.groups)
+
+    def read_accepted(self, document: Mapping[str, Any], owner: Owner, rules: RuleSet) -> Reading:
+        return self.read_wanted(document)
+
+
+class ToyObserved(Observed):
+    """What a pass observes, with such a status."""
+
+    @cached_property
+    def status(self) -> ExperimentStatus:
+        return ToyStatus.model_validate_json(json.dumps(self.document.get("status", {})))
+
+
+class ToyWorld(World):
+    """A world whose operator knows such groups; a pod has a node from when it was created."""
+
+    def observe(self) -> Observed:
+        seen = super().observe()
+        pods = tuple(replace(pod, scheduled=pod.created or BEGAN) for pod in seen.pods)
+        known = {field.name: getattr(seen, field.name) for field in fields(seen)}
+        return ToyObserved(**known | {"pods": pods})
+
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def world() -> World:
+    readings = ToyReadings(groups=WITH_TOYS)
+    document = build_document(toyWorkers=TWO, trainers={"replicas": 1, "gpusPerReplica": 2})
+    return ToyWorld(document, readings=readings)
+
+
+def message_of(world: World, kind: str) -> str:
+    [found] = [known for known in world.status["conditions"] if known["type"] == kind]
+    return str(found["message"])
+
+
+def test_a_pass_builds_the_third_group_and_waits_for_it(world: World) -> None:
+    world.unready = {SMALL}
+    world.settle()
+    assert world.ray_cluster is not None
+    assert list(groups_of(world.ray_cluster)) == [TRAINERS, DATA_WORKERS, LARGE, SMALL]
+    assert OWNER.disruption_budget("toy-workers") in world.children
+    assert world.condition("ClusterReady") == ("False", "WaitingForPods")
+    assert f"0 of 1 {SMALL} ready" in message_of(world, "ClusterReady")
+    assert not world.submitted
+    world.unready = set()
+    world.settle()
+    assert world.condition("ClusterReady") == ("True", "PodsReady")
+    assert "toy workers" in message_of(world, "ClusterReady")
+    assert world.submitted
+
+
+def test_passes_report_the_numbers_of_the_third_group(world: World) -> None:
+    world.settle()
+    assert world.ray_cluster is not None
+    groups_of(world.ray_cluster)[LARGE]["replicas"] = 5  # as a policy does
+    world.settle()
+    numbers = {
+        "large": {"currentReplicas": 5, "readyReplicas": 5, "desiredReplicas": 5},
+        "small": {"currentReplicas": 1, "readyReplicas": 1, "desiredReplicas": 1},
+    }
+    assert world.status["toyWorkers"] == [{"name": name} | numbers[name] for name in numbers]
+
+
+def test_the_next_cluster_has_as_many_pods_of_the_third_group(world: World) -> None:
+    world.settle()
+    assert world.ray_cluster is not None
+    groups_of(world.ray_cluster)[LARGE]["replicas"] = 5
+    world.settle()
+    world.lose_cluster()
+    world.settle()
+    world.step(seconds=60)
+    assert world.num_clusters == 2
+    assert groups_of(world.ray_cluster)[LARGE]["replicas"] == 5
+
+
+def test_passes_undo_edits_of_the_third_group_beyond_its_bounds(world: World) -> None:
+    world.settle()
+    assert world.ray_cluster is not None
+    groups_of(world.ray_cluster)[LARGE] |= {"replicas": 1, "minReplicas": 0}
+    world.settle()
+    large = groups_of(world.ray_cluster)[LARGE]
+    assert (large["minReplicas"], large["replicas"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_replaced"), [({"maxReplicas": 9}, False), ({"gpusPerReplica": 1}, True)]
+)
+def test_passes_replace_a_cluster_whose_third_group_changed(
+    world: World, edit: dict[str, Any], is_replaced: bool
+) -> None:
+    world.settle()
+    world.edit(toyWorkers=[TWO[0] | edit, TWO[1]], updatePolicy="Restart")
+    world.settle()
+    world.step(seconds=60)
+    world.settle()
+    assert world.num_clusters == 1 + is_replaced
+    assert world.ray_cluster is not None
+    assert groups_of(world.ray_cluster)[LARGE]["maxReplicas"] == edit.get("maxReplicas", 8)
+
+
+def test_passes_account_for_the_gpus_of_the_third_group(world: World) -> None:
+    world.settle()
+    before = world.status["usage"]
+    world.step(seconds=60)
+    used = world.status["usage"]
+    assert used["gpuSeconds"] - before["gpuSeconds"] == 60 * (1 * 2 + 2 * 4)
+    assert used["dataWorkerSeconds"] - before["dataWorkerSeconds"] == 60
+
+
+def test_a_third_group_without_memory_fails_the_attempt_by_name(world: World) -> None:
+    world.settle()
+    observed = world.observe()
+    pods = [replace(pod, out_of_memory=world.now) for pod in observed.pods if pod.role == LARGE]
+    world.end_job("FAILED", message="boom")
+    failed = replace(world.observe(), pods=(*observed.pods, *pods))
+    status = decide(failed, world.now).status
+    condition = status.find("Training")
+    assert condition is not None
+    assert "spec.toyWorkers[large].resources.limits.memory" in condition.message
+
+
+def test_the_loss_of_the_third_group_costs_units_alone(world: World) -> None:
+    """Its row says so; the loss of a trainer would be the reason of the failure."""
+    world.settle()
+    world.end_job("FAILED", message="boom")
+    observed = world.observe()
+    for role, reason in ((LARGE, "JobFailed"), (TRAINERS, "NodeLost")):
+        left = tuple(pod for pod in observed.pods if pod.role != role)
+        condition = decide(replace(observed, pods=left), world.now).status.find("Training")
+        assert condition is not None
+        assert f"({reason})" in condition.message

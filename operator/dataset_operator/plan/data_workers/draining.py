@@ -29,7 +29,7 @@ from dataset_operator.api import DATA_WORKERS, NODE_LOST
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.builders.frozen import resize_group
 from dataset_operator.documents import parse_time
-from dataset_operator.observed import Pod, WorkerGroup
+from dataset_operator.observed import ObservedGroup, Pod
 from dataset_operator.plan.cluster_objects import forget_drain
 from dataset_operator.plan.outcome import Drain, Patch
 from dataset_operator.plan.ray_cluster import LOST_SECONDS
@@ -74,7 +74,7 @@ class _Sorted:
 # --- observed state -------------------------------------------------------------------------------
 
 
-def find_group(situation: Situation) -> WorkerGroup | None:
+def find_group(situation: Situation) -> ObservedGroup | None:
     """Return the data workers' group of the RayCluster; None if it or its `replicas` is missing."""
     cluster = situation.observed.cluster
     group = cluster.find_group(DATA_WORKERS) if cluster else None

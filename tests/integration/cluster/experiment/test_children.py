@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from property_tests import examples
 
-from dataset_operator.api import ROLE_LABEL
+from dataset_operator.api import DATA_WORKERS, ROLE_LABEL
 from dataset_operator.builders.children import (
     build_accepted,
     build_config_map,
@@ -68,7 +69,7 @@ def build_all(cluster: ClusterInput) -> Iterator[dict[str, Any]]:
     yield build_accepted(owner, 1, config)
     yield build_network_policy(owner, NetworkSettings(prometheus_namespace="monitoring", egress=()))
     yield from build_disruption_budgets(owner, cluster.spec)
-    yield build_ray_cluster(cluster, NUM_DATA_WORKERS)
+    yield build_ray_cluster(replace(cluster, replicas={DATA_WORKERS: NUM_DATA_WORKERS}))
 
 
 def test_the_children_become_a_ready_cluster_and_go_with_their_experiment(
@@ -178,7 +179,8 @@ SPECS = st.fixed_dictionaries(
 def test_kuberays_schema_takes_every_cluster_and_forgets_nothing_of_it(
     kuberay: Box, spec: dict[str, Any], workers: int
 ) -> None:
-    rendered = build_ray_cluster(cluster_input(experiment(**spec), "default", ANY_UID), workers)
+    source = cluster_input(experiment(**spec), "default", ANY_UID)
+    rendered = build_ray_cluster(replace(source, replicas={DATA_WORKERS: workers}))
     dry_run = ("create", "--dry-run=server", "-n", "default", "-o", "json", *STRICT)
     stored = json.loads(kuberay.kubectl(*dry_run, stdin=json.dumps(rendered)))
     assert_holds(stored["spec"], rendered["spec"], "spec")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -200,7 +201,7 @@ def test_a_resource_in_the_spec_replaces_requests_and_limits() -> None:
 
 def test_only_data_workers_offer_cpus_for_data_work() -> None:
     given = cluster(trainers={"replicas": 2, "gpusPerReplica": 4})
-    document = build_ray_cluster(given, num_data_workers=7)
+    document = build_ray_cluster(replace(given, replicas={DATA_WORKERS: 7}))
     assert document["metadata"]["name"] == "clicks-0f3c6"
     assert document["spec"]["authOptions"] == {
         "mode": "token",
@@ -219,12 +220,13 @@ def test_only_data_workers_offer_cpus_for_data_work() -> None:
 @pytest.mark.parametrize(("wanted", "replicas"), [(0, 2), (2, 2), (5, 5), (6, 5)])
 def test_data_workers_stay_within_minimum_and_maximum(wanted: int, replicas: int) -> None:
     given = cluster(dataWorkers={"minReplicas": 2, "maxReplicas": 5})
-    document = build_ray_cluster(given, num_data_workers=wanted)
+    document = build_ray_cluster(replace(given, replicas={DATA_WORKERS: wanted}))
     assert document["spec"]["workerGroupSpecs"][1]["replicas"] == replicas
 
 
 def test_only_the_number_of_data_workers_changes_a_running_cluster() -> None:
-    few, many = (build_ray_cluster(cluster(), number) for number in (1, 9))
+    sizes = ({DATA_WORKERS: number} for number in (1, 9))
+    few, many = (build_ray_cluster(replace(cluster(), replicas=size)) for size in sizes)
     few["spec"]["workerGroupSpecs"][1]["replicas"] = 9
     assert few["spec"] == many["spec"]
 
@@ -232,8 +234,8 @@ def test_only_the_number_of_data_workers_changes_a_running_cluster() -> None:
 def test_pods_get_their_own_account_unless_settings_name_one() -> None:
     account = build_service_account(OWNER)
     assert account["automountServiceAccountToken"] is False
-    own = build_ray_cluster(cluster(), 1)["spec"]
-    named = build_ray_cluster(cluster({"serviceAccount": "reader"}), 1)["spec"]
+    own = build_ray_cluster(cluster())["spec"]
+    named = build_ray_cluster(cluster({"serviceAccount": "reader"}))["spec"]
     for spec, name in ((own, account["metadata"]["name"]), (named, "reader")):
         groups = (spec["headGroupSpec"], *spec["workerGroupSpecs"])
         assert {group["template"]["spec"]["serviceAccountName"] for group in groups} == {name}
@@ -320,7 +322,7 @@ OUTPUT = {"output": {"parquet": {"uri": "kept/"}}}
 
 
 def test_a_cluster_that_writes_a_table_has_no_trainers() -> None:
-    built, trains = (build_ray_cluster(cluster(**spec), 3) for spec in (OUTPUT, {}))
+    built, trains = (build_ray_cluster(cluster(**spec)) for spec in (OUTPUT, {}))
     names = [group["groupName"] for group in built["spec"]["workerGroupSpecs"]]
     assert names == [DATA_WORKERS]
     assert built["spec"]["workerGroupSpecs"][0] == trains["spec"]["workerGroupSpecs"][1]
@@ -331,7 +333,7 @@ def test_a_cluster_that_writes_a_table_has_no_trainers() -> None:
 
 
 def test_paths_of_templates_lead_back_to_the_spec() -> None:
-    trains, writes = (build_ray_cluster(cluster(**spec), 3) for spec in ({}, OUTPUT))
+    trains, writes = (build_ray_cluster(cluster(**spec)) for spec in ({}, OUTPUT))
     head = {"spec.headGroupSpec.template": "spec.head.template"}
     assert name_templates(trains) == head | {
         "spec.workerGroupSpecs[0].template": "spec.trainers.template",
