@@ -400,3 +400,15 @@ def test_the_loss_of_the_third_group_costs_units_alone(world: World) -> None:
         condition = decide(replace(observed, pods=left), world.now).status.find("Training")
         assert condition is not None
         assert f"({reason})" in condition.message
+
+
+def test_a_pod_of_no_row_is_not_blamed(world: World) -> None:
+    """Anybody may label a pod."""
+    world.settle()
+    world.end_job("FAILED", message="boom")
+    observed = world.observe()
+    other = replace(observed.pods[-1], role="somebody-else", out_of_memory=world.now)
+    decision = decide(replace(observed, pods=(*observed.pods, other)), world.now)
+    condition = decision.status.find("Training")
+    assert condition is not None
+    assert "(JobFailed)" in condition.message
