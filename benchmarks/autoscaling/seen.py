@@ -102,7 +102,3 @@ class Window:
     @property
     def values(self) -> list[float]:
         return [value for _, value in self._values]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._values

@@ -86,7 +86,7 @@ class Runs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is measured, and how often.
+    """Settings of a measurement: its tables, loaders, cells and rounds.
 
     Attributes:
         table, tuning_table: of the comparison, and on which peers are tuned.

@@ -254,6 +254,8 @@ def _describe_bounds(results: Document) -> str:
 
 
 def _show_setting(value: Any) -> str:
+    if isinstance(value, list | tuple):  # a list once it was read from JSON
+        return "/".join(map(_show_setting, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else f"{value}"
 
 

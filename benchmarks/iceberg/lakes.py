@@ -86,10 +86,6 @@ class Lake:
         )
         return list(zip(main, side, strict=True))
 
-    def side_rows(self) -> int:
-        """Return the number of rows of the actions."""
-        return sum(pq.read_metadata(path).num_rows for path in self.files(USER_ACTIONS))
-
     def side_bytes(self) -> int:
         """Return the bytes of the columns of the actions that a join needs, by their footers."""
         wanted = {*KEYS, *SIDE_COLUMNS}

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
+from benchmarks.harness.cells import Document
 from benchmarks.harness.machine import MAX_LOAD
 from benchmarks.harness.statistics import rounded
 from benchmarks.simulator.courses import Course
 from benchmarks.simulator.observing import Observed
 from benchmarks.simulator.simulating import Costs
 
-Document = dict[str, Any]
 RESULTS_VERSION: Final = 2
 # Targets of the simulator for every profile.
 MAX_RATE_ERROR: Final = 0.10
