@@ -272,7 +272,7 @@ class ToyReadings(Readings):
 
 
 class ToyObserved(Observed):
-    """What a pass observes, with such a status."""
+    """The observation of a pass, with such a status."""
 
     @cached_property
     def status(self) -> ExperimentStatus:
