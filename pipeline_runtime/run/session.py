@@ -208,9 +208,11 @@ def _report(
         summary = time_report(summary, control.phases)
         report.write_summary(folder, summary)
     except OSError as error:
+        last = summary.checkpoints.last
+        resumes = f", which continues from {last}" if last else ""
         raise LastmileError(
             f"{folder}: the run ended {outcome.kind}, but its report cannot be written: "
-            f"{error}; make room and run again with --resume"
+            f"{error}; make room and run again with --resume{resumes}"
         ) from error
     names = (*REPORT_FILES, *run.report_files)
     summary = keep_results(names, folder, run.basis.run_location, summary)

@@ -385,7 +385,7 @@ def test_a_full_disk_costs_only_checkpoints(
 
     assert ended.code == 0, str(ended)
     assert run.summary.checksum.model_dump() == checksum_of(clicks.kept)
-    [checkpoint] = small_disk.glob("clicks/*/checkpoints/*")
+    [checkpoint] = small_disk.glob("clicks/*/checkpoints/step-*")
     assert checkpoint.name == "step-0000000004"
     assert run.summary.checkpoints.last == str(checkpoint)
     assert_told(ended.stderr, "… checkpoint … No space left")
