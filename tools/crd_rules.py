@@ -33,7 +33,7 @@ from pipeline_runtime.config import (
     Step,
     Training,
 )
-from pipeline_runtime.config.base import ConsumerModel
+from pipeline_runtime.config.base import MAX_INT32, ConsumerModel
 from pipeline_runtime.config.cluster import EnvSource
 from pipeline_runtime.config.experiment import MAX_NAME_CHARS, NAME_PATTERN
 from pipeline_runtime.config.introspect import find_model
@@ -51,6 +51,7 @@ from pipeline_runtime.config.texts.credentials import (
     TOKEN_OWNERS,
 )
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
+from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
 from tools.crd_schemas import Schema
 
 _BUILT_IN_LOOP = f"self.entrypoint == '{BUILT_IN_ENTRYPOINT}'"
@@ -273,8 +274,44 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         *consumer_rules(ExperimentSpec),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],
+    PredictStep: [
+        Rule(
+            mirrors="PredictStep.batch_size",
+            rule="!has(self.batchSize) || (type(self.batchSize) == int ? "
+            f"self.batchSize >= 1 && self.batchSize <= {MAX_INT32} : self.batchSize == 'Auto')",
+            message=f"must be Auto, or a number of rows of 1 to {MAX_INT32}",
+            field="batchSize",
+        ),
+    ],
+    PredictModel: [
+        _exactly_one("PredictModel.rules", "experimentRef", "checkpoint", "onnx", "function"),
+        *(
+            Rule(
+                mirrors="PredictModel.rules",
+                rule=f"has(self.function) || !has(self.{field}){unless}",
+                message=f"must come with function{advice}; remove it",
+                field=field,
+            )
+            for field, unless, advice in (
+                ("options", " || self.options.size() == 0", ", whose arguments they are"),
+                ("format", " || self.format == 'Torch'", " unless it is Torch"),
+            )
+        ),
+        Rule(
+            mirrors="PredictModel.rules",
+            rule="!has(self.function) || has(self.inputs)",
+            message="must name the columns that the function's model reads; add them",
+            field="inputs",
+        ),
+    ],
     Output: [
         _exactly_one("Output.rules", "parquet", "iceberg"),
+        Rule(
+            mirrors="Output.rules",
+            rule="!has(self.layout) || self.layout == 'Columns' || !has(self.columns)",
+            message="must be absent with layout KeyAndScore, which names them; remove it",
+            field="columns",
+        ),
         Rule(
             mirrors="Output.rules",
             rule="!has(self.mode) || self.mode != 'OverwritePartitions' || has(self.iceberg)",

@@ -87,8 +87,10 @@ class Output(ConsumerModel):
     columns: Columns | None = None
     """Columns of the table, beside those of `partitionBy`; all columns of the pipeline's output if
     absent."""
-    layout: Literal["Columns"] = "Columns"
-    """`Columns`: each row with all columns of the table."""
+    layout: Literal["Columns", "KeyAndScore"] = "Columns"
+    """`Columns`: each row with the columns of the table. `KeyAndScore`: with `dataset.rowKey` and
+    the columns that models made, so that no other column is read; a later `join` by the key brings
+    them together."""
     partition_by: PartitionColumns | None = None
     """Columns whose values become names of folders, as in Hive: `day=2026-01-01/`. Partitions of
     an Iceberg table, by the values themselves."""
@@ -99,6 +101,8 @@ class Output(ConsumerModel):
         names = ("parquet", "iceberg")
         if message := check_one_of(names, [n for n in names if getattr(self, n) is not None]):
             yield "", message
+        if self.columns is not None and self.layout == "KeyAndScore":
+            yield "columns", "must be absent with layout KeyAndScore, which names them; remove it"
         if self.is_by_partition and self.iceberg is None:
             yield (
                 "mode",

@@ -39,6 +39,9 @@ class StepModel(SpecModel):
     # part of a run's identity.
     unhashed_fields: ClassVar[tuple[str, ...]] = ()
     cel_rules: ClassVar[tuple[CelRule, ...]] = ()
+    # True if the step computes columns of each row by itself, so that rows that a trained model is
+    # to score need it too.
+    is_preprocessing: ClassVar[bool] = False
 
     @classmethod
     def folder(cls) -> str:
@@ -90,6 +93,14 @@ class StepModel(SpecModel):
     def find_outputs(self) -> frozenset[str] | None:
         """Return the columns that the step adds or changes; None if the fields do not say."""
         return frozenset()
+
+    def find_functions(self) -> Iterator[str]:
+        """Yield the `module:name` of each function of the user that the step calls."""
+        yield from ()
+
+    def find_scores(self) -> tuple[str, ...]:
+        """Return the columns that models make, in the order of the manifest."""
+        return ()
 
     def find_side_table(self) -> SourceChoice | None:
         """Return the second table that the step reads."""

@@ -1,8 +1,9 @@
-"""Pins: the snapshot and the schema of each Iceberg table that a run reads.
+"""Pins: the snapshot and the schema of each Iceberg table that a run reads, and its models.
 
 A table is pinned when a run first opens it. All tables of a run share one `Pins`, so a table that
-is read twice has the same rows both times. The run records its pins in its folder before it reads a
-row, and its retries and resumes begin with them, although the tables have moved on.
+is read twice has the same rows both times. A model that a step calls is pinned likewise. The run
+records its pins in its folder before it reads a row, and its retries and resumes begin with them,
+although the tables have moved on.
 """
 
 from __future__ import annotations
@@ -83,6 +84,26 @@ class Pin(BaseModel):
         return f"{self.reference} at {state}{wanted}"
 
 
+class ModelPin(BaseModel):
+    """The model that a step of a run calls."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+    source: str = Field(description="The model, as the manifest names it.")
+    uri: str = Field(description="The checkpoint's folder, or the file.")
+    sha256: str = Field(description="SHA-256 of the checkpoint's state, or of the file.")
+    experiment: str | None = Field(default=None, description="The experiment that trained it.")
+    run: str | None = Field(default=None, description="The run that trained it.")
+    run_hash: str | None = Field(default=None, description="The identity of that run.")
+    step: int | None = Field(default=None, description="The step of the checkpoint.")
+
+    def describe(self) -> str:
+        """Return the model and its origin, for people."""
+        place = self.uri.rstrip("/").rpartition("/")[2]
+        origin = f"run {self.run}, {place}" if self.run else place
+        return f"{origin}, sha256 {self.sha256[:12]}"
+
+
 class PinsFile(BaseModel):
     """The content of `snapshots.json`."""
 
@@ -90,6 +111,7 @@ class PinsFile(BaseModel):
 
     version: Literal[1] = 1
     tables: tuple[Pin, ...]
+    models: tuple[ModelPin, ...] = ()
 
 
 @dataclass(slots=True)
@@ -97,15 +119,30 @@ class Pins:
     """The pins of one run."""
 
     _pins: dict[Reference, Pin] = field(default_factory=dict)
+    _models: dict[str, ModelPin] = field(default_factory=dict)  # by their source
 
-    def restore(self, pins: Iterable[Pin]) -> None:
+    def restore(self, pins: Iterable[Pin], models: Iterable[ModelPin] = ()) -> None:
         """Begin with the pins of an earlier attempt; this manifest decides about `keep_days`."""
         self._pins |= {pin.reference: pin.model_copy(update={"keep_days": None}) for pin in pins}
+        self._models |= {pin.source: pin for pin in models}
 
     @property
     def found(self) -> tuple[Pin, ...]:
         """The pins, in the order in which the tables were first opened."""
         return tuple(self._pins.values())
+
+    @property
+    def models(self) -> tuple[ModelPin, ...]:
+        """The models, in the order in which they were first opened."""
+        return tuple(self._models.values())
+
+    def find_model(self, source: str) -> ModelPin | None:
+        """Return the pin of a model; None if it is not pinned yet."""
+        return self._models.get(source)
+
+    def pin_model(self, pin: ModelPin) -> None:
+        """Pin a model."""
+        self._models[pin.source] = pin
 
     def pin(
         self, reference: Reference, metadata: TableMetadata, keep_days: int | None = None

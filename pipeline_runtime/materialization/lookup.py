@@ -290,6 +290,7 @@ def find_rows(request: RowsRequest, layout: Layout) -> WantedRows:
         sides=side_fields,
         where=[each.text for each in others],
         layout=layout,
+        models=[digest for step in request.transforms for digest in step.digests],
     )
     wanted = {
         key: Covered(inputs=(_to_input(state, state.partitions[key]), *sides), window=text)

@@ -17,7 +17,6 @@ from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.identity.run_hash import diff_configs, hash_config, run_config
 from pipeline_runtime.config.step_model import StepModel
 from pipeline_runtime.materialization.imports import describe_imports
-from pipeline_runtime.steps.map.model import MapStep
 
 RECIPE_VERSION = 1
 # Raise it if a step, an expression or a kernel yields other rows for the same fields.
@@ -91,6 +90,7 @@ def build_recipe(
     sides: Iterable[Iterable[ReadColumn]] = (),
     where: Sequence[str],
     layout: Layout,
+    models: Sequence[str] = (),
 ) -> Recipe:
     """Describe how an experiment computes the rows after its first steps.
 
@@ -99,6 +99,7 @@ def build_recipe(
         source: identity of the table, which stays if the table is renamed.
         columns: columns that these steps read or pass on.
         sides: columns that are read of each Iceberg table that is joined.
+        models: digests of the models that the steps call.
         where: conditions of `dataset.where` on rows, without those that choose partitions.
     """
     config = run_config(experiment)
@@ -116,6 +117,7 @@ def build_recipe(
         "rowKey": list(experiment.spec.dataset.row_key or ()),
         "modules": code.modules,
         "packages": code.packages,
+        "models": sorted(models),
         "layout": {
             "bucketBy": layout.bucket_by,
             "buckets": layout.buckets,
@@ -129,8 +131,7 @@ def _list_modules(experiment: DatasetExperiment, steps: Iterable[StepModel]) -> 
     """Yield the modules that compute the rows. Those of Lastmile do not count (`imports`)."""
     yield experiment.spec.dataset.source.module
     for step in steps:
-        if isinstance(step, MapStep):
-            yield step.function.partition(":")[0]
+        yield from (function.partition(":")[0] for function in step.find_functions())
         if (side := step.find_side_table()) is not None:
             yield side.source.module
         package = type(step).__module__.rpartition(".")[0]

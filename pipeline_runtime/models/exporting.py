@@ -10,29 +10,25 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
 import torch
 from torch import nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental import _config as fx_config
 
-from pipeline_runtime.arrays.conversion import is_ragged
-from pipeline_runtime.batches import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, Batch, to_batch
+from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
 from pipeline_runtime.errors import CheckpointError, ExportError
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.models.loading import Choice, LoadedModel, load_run
+from pipeline_runtime.models.samples import find_read_tensors
 from pipeline_runtime.runs.locate import DEFAULT_ROOT
 from pipeline_runtime.training.ranking.export_form import ExportForm
 from pipeline_runtime.training.ranking.network import RankingModel
 
 Format = Literal["torch", "onnx"]
-# torch.export takes sizes of 0 and 1 for constants, so every size of the traced batch is above 1.
-_ROWS, _ITEMS_PER_LIST = 4, 3
 # The names of the inputs, in a file of their own within the exported program.
 INPUTS_FILE = "inputs.json"
 
@@ -90,61 +86,7 @@ def _choose_inputs(loaded: LoadedModel, module: nn.Module) -> Batch:
             f"{loaded.header.uri}: an export needs the schema of the batches, which the checkpoint "
             "does not have; only the built-in loop of this release saves it"
         )
-    batch = _ReadBatch(build_sample(loaded.schema))
-    try:
-        with torch.no_grad():
-            module(batch)
-    except Exception as error:  # the user's code may raise anything
-        raise ExportError(
-            f"the module {type(module).__name__} must take a batch of {_ROWS} rows of zeros, but "
-            f"raised {type(error).__name__}: {error}; mend its forward"
-        ) from error
-    return {name: batch[name] for name in sorted(batch.read & set(build_sample(loaded.schema)))}
-
-
-def build_sample(schema: pa.Schema) -> Batch:
-    """Return a batch of zeros with the columns of a schema, several rows and items per list."""
-    empty = to_batch(schema.empty_table(), weight_column=None, label_column=None)
-    batch = {name: tensor.new_zeros((_ROWS, *tensor.shape[1:])) for name, tensor in empty.items()}
-    for field in schema:
-        if is_ragged(field.type):
-            values = empty[field.name + VALUES_SUFFIX]
-            batch[field.name + VALUES_SUFFIX] = values.new_zeros(_ROWS * _ITEMS_PER_LIST)
-            batch[field.name + OFFSETS_SUFFIX] = torch.arange(_ROWS + 1) * _ITEMS_PER_LIST
-    batch[ROW_WEIGHT] = torch.ones(_ROWS)
-    return batch
-
-
-class _ReadBatch(dict[str, torch.Tensor]):
-    """A batch that records the names of the tensors that are read from it."""
-
-    def __init__(self, batch: Mapping[str, torch.Tensor]) -> None:
-        super().__init__(batch)
-        self.read: set[str] = set()
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        self.read.add(name)
-        return super().__getitem__(name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        self.read.add(name)
-        return super().get(name, default)
-
-    def __iter__(self) -> Iterator[str]:
-        self.read.update(super().keys())
-        return super().__iter__()
-
-    def keys(self) -> Any:
-        self.read.update(super().keys())
-        return super().keys()
-
-    def values(self) -> Any:
-        self.read.update(super().keys())
-        return super().values()
-
-    def items(self) -> Any:
-        self.read.update(super().keys())
-        return super().items()
+    return find_read_tensors(module, loaded.schema)
 
 
 def _name_sizes(batch: Batch) -> dict[str, dict[int, Any]]:

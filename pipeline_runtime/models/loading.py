@@ -120,7 +120,13 @@ def load_run(
         raise ValueError(f"checkpoint: must be 'last' or 'best', but is {checkpoint!r}")
     folder = locate_run(os.fspath(run), root).artifacts
     store = CheckpointStore(location=folder.join("checkpoints"), trust_pickle=trust_pickle)
-    header = _choose(store, checkpoint)
+    return load_checkpoint(store, choose_checkpoint(store, checkpoint), model)
+
+
+def load_checkpoint(
+    store: CheckpointStore, header: CheckpointHeader, model: nn.Module | None = None
+) -> LoadedModel:
+    """Return the module of one checkpoint of a run; see `load_model` for `model` and errors."""
     state: Mapping[str, Any] = store.load(header)["user"]
     schema = _read_schema(header, state)
     module = model if model is not None else _build(header, state, schema)
@@ -142,7 +148,8 @@ def load_run(
     return LoadedModel(module=module.eval(), schema=schema, header=header)
 
 
-def _choose(store: CheckpointStore, checkpoint: Choice) -> CheckpointHeader:
+def choose_checkpoint(store: CheckpointStore, checkpoint: Choice) -> CheckpointHeader:
+    """Return the header of the last or the best checkpoint. Raises CheckpointError without one."""
     headers = store.headers()
     if not headers:
         raise CheckpointError(

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline_runtime.errors import OutputError
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.output.names import make_token
@@ -70,17 +73,22 @@ class Spooler:
 
     Attributes:
         columns: the output's columns, in its order, those of the partitions included.
+        key: the key that no two rows may share, if the output is to be joined by it.
     """
 
     storage: Storage
     columns: tuple[str, ...]
     split: Split
+    key: tuple[str, ...] = ()
 
     def __call__(self, chunk: Chunk) -> Chunk:
         """Store a chunk, under a name that no other attempt has, and return it without rows."""
         header = chunk.header
         checksum = Checksum()
-        checksum.add(chunk.table.column(ROW_HASH_COLUMN).to_numpy())
+        hashes = chunk.table.column(ROW_HASH_COLUMN).to_numpy()
+        checksum.add(hashes)
+        if self.key:
+            _check_unique(hashes, self.key)
         rows = chunk.table.select(list(self.columns))
         file = ""
         sections: tuple[Section, ...] = ()
@@ -89,6 +97,17 @@ class Spooler:
             sections = write_spool(self.storage, file, rows, self.split)
         result = json.dumps(Spooled(file, sections, checksum.to_json()))
         return replace(chunk, rows=pa.table({}), result=result)
+
+
+def _check_unique(hashes: npt.NDArray[np.uint64], key: tuple[str, ...]) -> None:
+    """Raise OutputError if a step repeated a row: its copies are in one chunk."""
+    repeated = len(hashes) - len(np.unique(hashes))
+    if repeated:
+        raise OutputError(
+            f"spec.output.layout: must be Columns if rows share a key, but is KeyAndScore, and "
+            f"{repeated:,} of {len(hashes):,} rows have the {', '.join(key)} of another row: a "
+            "step, such as a join with several matches, repeats rows, or dataset.rowKey is no key"
+        )
 
 
 def write_spool(storage: Storage, name: str, rows: pa.Table, split: Split) -> tuple[Section, ...]:

@@ -95,6 +95,7 @@ def build_plan(
         ),
         warnings=(*_warnings(main), *consumer.warn(main)),
         pins=opening.pins.found,
+        models=opening.pins.models,
         materialization=materialization,
         backfill=backfill,
     )

@@ -30,6 +30,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "preserveOrder": plan.preserve_order,
         **plan.consumer.document(plan),
         "snapshots": [pin.model_dump(by_alias=True, exclude_none=True) for pin in plan.pins],
+        "models": [pin.model_dump(by_alias=True, exclude_none=True) for pin in plan.models],
         **_rows_document(plan),
         "warnings": list(plan.warnings),
         "text": explain(plan),

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline_runtime.config import Shuffle
 from pipeline_runtime.config.step_model import MapResources
-from pipeline_runtime.iceberg.pins import Pin
+from pipeline_runtime.iceberg.pins import ModelPin, Pin
 from pipeline_runtime.materialization.backfill import Backfill
 from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.plan.groups import Group, plan_groups, rows_per_chunk
@@ -187,6 +187,7 @@ class Plan:
         backfill: the partitions that an output writes one by one.
         batch_columns: the columns that the consumer takes.
         pins: the states of the tables, sides included, that have states.
+        models: the models that steps call.
     """
 
     streams: Mapping[str, StreamPlan]
@@ -200,6 +201,7 @@ class Plan:
     delivery: Delivery
     warnings: tuple[str, ...]
     pins: tuple[Pin, ...] = ()
+    models: tuple[ModelPin, ...] = ()
     materialization: Materialization | None = None  # None: no step keeps rows
     backfill: Backfill | None = None  # None: the consumer takes all rows at once
 

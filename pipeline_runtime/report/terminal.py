@@ -92,6 +92,8 @@ class _SummaryPainter(Painter):
                     table.add_row(self.text(title), self.text(_list_names(names)))
         for pin in summary.snapshots:
             table.add_row(self.text("Read"), self.text(pin.describe()))
+        for model in summary.models:
+            table.add_row(self.text("Model"), self.text(model.describe()))
         if summary.materialization:
             table.add_row(self.text("Kept rows"), self.text(summary.materialization.describe()))
         if summary.checkpoints.last:

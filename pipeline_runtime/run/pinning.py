@@ -1,4 +1,4 @@
-"""Keeps the pins of a run, the states of the Iceberg tables that it reads, in `snapshots.json`.
+"""Keeps the pins of a run, its tables' states and its models, in `snapshots.json`.
 
 The file is in the run's folder on the artifacts store. It is written after the run is claimed and
 before its work reads a row. Then the snapshots that the manifest asks to keep are tagged. An
@@ -16,7 +16,7 @@ from pyarrow import fs as pafs
 from pipeline_runtime.iceberg.pins import PINS_FILE, Pins, PinsFile
 from pipeline_runtime.iceberg.tags import create_tags, name_tags
 from pipeline_runtime.run.consumers import RunBasis
-from pipeline_runtime.runs.tables import read_pins
+from pipeline_runtime.runs.tables import read_pins_file
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import list_folder, write_files
 
@@ -32,8 +32,9 @@ def keep_pins(basis: RunBasis) -> RunBasis:
     run = basis.run_location
     name = run.path.rstrip("/").rpartition("/")[2]
     pins = name_tags(basis.plan.pins, basis.experiment.metadata.name, name)
-    if pins:
-        text = PinsFile(tables=pins).model_dump_json(by_alias=True, indent=2) + "\n"
+    if pins or basis.plan.models:
+        file = PinsFile(tables=pins, models=basis.plan.models)
+        text = file.model_dump_json(by_alias=True, indent=2) + "\n"
         write_files(run, {PINS_FILE: text.encode()}, "record the snapshots that the run reads")
     return replace(basis, plan=replace(basis.plan, pins=pins))
 
@@ -59,13 +60,15 @@ def find_pins(artifacts: Location, run: str | None, may_continue: Callable[[str]
     """
     pins = Pins()
     if run is not None:
-        pins.restore(read_pins(artifacts.join(run)) or ())
+        found = read_pins_file(artifacts.join(run))
+        if found is not None:
+            pins.restore(found.tables, found.models)
         return pins
     infos = list_folder(artifacts, "look for earlier attempts")
     names = [info.base_name for info in infos if info.type == pafs.FileType.Directory]
     for name in sorted(filter(may_continue, names), reverse=True):
-        found = read_pins(artifacts.join(name))
+        found = read_pins_file(artifacts.join(name))
         if found is not None:
-            pins.restore(found)
+            pins.restore(found.tables, found.models)
             break
     return pins

@@ -48,6 +48,7 @@ def build_summary(
         "machine": machine_without_gpus(),
         "dataset": read_size(stream, results.counts),
         "snapshots": basis.plan.pins,
+        "models": basis.plan.models,
         "materialization": control.options.tables.materialization,
         "steps": step_flows(stream, results.counts),
         "warnings": (*basis.plan.warnings, *basis.warnings, *results.warnings),

@@ -31,6 +31,12 @@ _MAX_BYTES = 1 << 20
 
 
 def read_pins(run: Location) -> tuple[Pin, ...] | None:
+    """Return the pins of tables in a run's folder on the artifacts store; see `read_pins_file`."""
+    found = read_pins_file(run)
+    return None if found is None else found.tables
+
+
+def read_pins_file(run: Location) -> PinsFile | None:
     """Return the pins in a run's folder on the artifacts store; None if it has none.
 
     Raises SourceError if the file is damaged, and StoreError if the store does not answer.
@@ -40,7 +46,7 @@ def read_pins(run: Location) -> tuple[Pin, ...] | None:
     if content is None:
         return None
     try:
-        return PinsFile.model_validate_json(content).tables
+        return PinsFile.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"])) or "the document"

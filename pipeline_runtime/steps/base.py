@@ -12,9 +12,9 @@ are in no schema here, may be in any table, and every transform passes them thro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from pipeline_runtime.config.dataset import SourceChoice
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.expressions import Expression
 from pipeline_runtime.sources import Bucketing, Unit
+
+if TYPE_CHECKING:
+    from pipeline_runtime.steps.predict.model import PredictModel
 
 INTERNAL_PREFIX = "_lastmile_"
 # uint64: the hash of a row's identity, the same whatever block, worker or order it comes in.
@@ -144,6 +147,11 @@ class Transform(Protocol):
         ...
 
     @property
+    def digests(self) -> tuple[str, ...]:
+        """SHA-256 of each file, beside tables, that decides the output, such as a model."""
+        ...
+
+    @property
     def way(self) -> str:
         """The implementation that the step chose and why, for people; empty if there is one."""
         ...
@@ -190,7 +198,6 @@ class BoundStep:
 
     kind: ClassVar[str] = ""
     is_columnwise: ClassVar[bool] = False
-    calls_user_code: ClassVar[bool] = False
     picks_rows: ClassVar[bool] = False
 
     inputs: frozenset[str] = frozenset()
@@ -214,6 +221,10 @@ class BoundStep:
         return False
 
     @property
+    def calls_user_code(self) -> bool:
+        return False
+
+    @property
     def predicate(self) -> Expression | None:
         return None
 
@@ -233,6 +244,10 @@ class BoundStep:
     @property
     def draws_by(self) -> tuple[object, ...] | None:
         return None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return ()
 
     @property
     def way(self) -> str:
@@ -359,6 +374,7 @@ class BindContext:
     # Buckets of the table that the rows come from, while its column is unchanged.
     bucketing: Bucketing | None = None
     kernels: bool = True  # pipelineOptions.debug.kernels
+    open_model: Callable[[ModelRequest], OpenedModel] | None = None
 
 
 def wants_kernels(context: BindContext | None) -> bool:
@@ -379,6 +395,70 @@ class SideTableRequest:
     strategy: str = "Auto"
     bucketing: Bucketing | None = None  # of the rows that are joined
     kernels: bool = True  # pipelineOptions.debug.kernels
+
+
+class Scorer(Protocol):
+    """A model in the memory of a process."""
+
+    def __call__(self, table: pa.Table) -> Mapping[str, npt.NDArray[Any] | pa.Array]:
+        """Return the outputs for the rows of a table with the model's inputs, by name."""
+        ...
+
+
+class OpenedModel(Protocol):
+    """A model that was found and checked; picklable, and loaded where it is used."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that the model reads."""
+        ...
+
+    @property
+    def steps(self) -> tuple[Transform, ...]:
+        """The preprocessing that makes these columns of the step's input."""
+        ...
+
+    @property
+    def takes_nulls(self) -> frozenset[str]:
+        """The inputs in which a null has a meaning to the model."""
+        ...
+
+    @property
+    def calls_user_code(self) -> bool:
+        """True if Python code of the user runs for each batch."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the model's file; empty for a model of the user's code."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """The model's origin, for people."""
+        ...
+
+    def load(self) -> Scorer:
+        """Return the model, which stays in the memory of the process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """A step's request for a model, to the planner.
+
+    Attributes:
+        model: the model in the manifest.
+        input_schema: the columns of the step's input.
+        types: type of each output.
+        context: for the preprocessing of a run.
+    """
+
+    model: PredictModel
+    input_schema: pa.Schema
+    types: Mapping[str, pa.DataType]
+    device: str
+    context: BindContext
 
 
 def is_internal(name: str) -> bool:

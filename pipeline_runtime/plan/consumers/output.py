@@ -49,6 +49,8 @@ class OutputConsumer(TakesInOrder):
         """Return the columns of the table, those of the partitions included."""
         partition_by = self.partition_by
         wanted = self.output.columns or tuple(public_schema(schema).names)
+        if self.output.layout == "KeyAndScore":
+            wanted = self._find_key_and_scores(schema)
         columns = tuple(dict.fromkeys([*wanted, *partition_by]))
         if self.output.iceberg is not None:
             return _check_iceberg(self.spec, columns, schema)
@@ -68,6 +70,32 @@ class OutputConsumer(TakesInOrder):
         if problems:
             raise ManifestError(problems)
         return columns
+
+    def _find_key_and_scores(self, schema: pa.Schema) -> tuple[str, ...]:
+        """Return the row key and the columns that models made. Raises ManifestError without one."""
+        key = self.spec.dataset.row_key or ()
+        made = [name for step in self.spec.pipeline for name in step.config.find_scores()]
+        scores = [name for name in made if name in schema.names]
+        problems = []
+        if not key:
+            message = (
+                "must name the key of a row for output.layout KeyAndScore, but is absent. Add it"
+            )
+            problems.append(Problem(path="spec.dataset.rowKey", message=message))
+        if not scores:
+            message = (
+                "must be Columns in a pipeline that ends without a column that a model made, but "
+                "is KeyAndScore. Add a step predict, or change it"
+            )
+            problems.append(_problem("layout", message))
+        problems += [
+            _problem("layout", unknown_column(name, schema.names, "the pipeline's output"))
+            for name in key
+            if name not in schema.names
+        ]
+        if problems:
+            raise ManifestError(problems)
+        return tuple(dict.fromkeys([*key, *scores]))
 
     def takes_once(self, columns: frozenset[str]) -> frozenset[str]:
         return frozenset()

@@ -27,7 +27,7 @@ from pydantic_core import from_json
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import read_regular, write_atomically
-from pipeline_runtime.iceberg.pins import Pin
+from pipeline_runtime.iceberg.pins import ModelPin, Pin
 
 SUMMARY_VERSION = 1
 SUMMARY_FILE = "summary.json"
@@ -397,6 +397,9 @@ class Summary(SummaryModel):
     snapshots: tuple[Pin, ...] = Field(
         default=(),
         description="The snapshots of the Iceberg tables that were read, sides included.",
+    )
+    models: tuple[ModelPin, ...] = Field(
+        default=(), description="The models that steps called, with the digests of their files."
     )
     materialization: Materialized | None = Field(
         default=None, description="The rows that a step keeps; null: no step `materialize`."

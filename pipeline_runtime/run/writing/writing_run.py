@@ -184,10 +184,13 @@ class WritingRun:
         on_progress: Callable[[Progress], None],
     ) -> Committed:
         """Have a job write the rows of groups of a stream, and commit them."""
+        spec = self.basis.experiment.spec
+        is_keyed = spec.output is not None and spec.output.layout == "KeyAndScore"
         spooler = Spooler(
             storage=job.spool,
             columns=tuple(stream.output_schema.names),
             split=job.target.split,
+            key=spec.dataset.row_key or () if is_keyed else (),
         )
         rows = Stream(plan=stream, chunk_rows=job.record.chunk_rows, finish=spooler)
         return job.write(lambda: self._open_writers(rows, job), groups, on_progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -13,6 +13,8 @@ from pipeline_runtime.config.step_model import StepModel, TypedColumn, describe_
 
 class CastStep(StepModel):
     """Convert columns to a type, named as Arrow names it (`int64`, `float32`, …)."""
+
+    is_preprocessing: ClassVar[bool] = True
 
     columns: Annotated[
         tuple[TypedColumn, ...],

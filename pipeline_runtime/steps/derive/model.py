@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -28,6 +28,8 @@ class DerivedColumn(SpecModel):
 
 class DeriveStep(StepModel):
     """Add or replace columns, each from an expression over the step's input columns."""
+
+    is_preprocessing: ClassVar[bool] = True
 
     columns: Annotated[
         tuple[DerivedColumn, ...],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -25,6 +25,8 @@ class FilledColumn(SpecModel):
 class FillNullStep(StepModel):
     """Replace nulls of columns by a constant."""
 
+    is_preprocessing: ClassVar[bool] = True
+
     columns: Annotated[
         tuple[FilledColumn, ...],
         Field(min_length=1, max_length=MAX_COLUMNS),
@@ -37,3 +39,6 @@ class FillNullStep(StepModel):
 
     def find_inputs(self) -> Iterable[str]:
         return [column.name for column in self.columns]
+
+    def find_outputs(self) -> frozenset[str]:
+        return frozenset(self.find_inputs())

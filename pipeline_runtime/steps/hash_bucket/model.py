@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from pipeline_runtime.config.base import Columns, PositiveInt, Seed
 from pipeline_runtime.config.step_model import StepModel
@@ -10,6 +11,8 @@ from pipeline_runtime.config.step_model import StepModel
 
 class HashBucketStep(StepModel):
     """Replace ids (integers, strings, lists of them) by a hash in [0, buckets); null stays null."""
+
+    is_preprocessing: ClassVar[bool] = True
 
     columns: Columns
     """Integer or string columns, or lists of them."""

@@ -138,6 +138,8 @@ class SideTableStep(SourceChoice, StepModel):
 class JoinStep(SideTableStep):
     """Add columns of the side table to the rows whose key is in it (a null key never matches)."""
 
+    is_preprocessing: ClassVar[bool] = True
+
     how: Literal["Inner", "Left"] = "Left"
     """`Left` keeps rows without a match."""
     columns: Columns | None = None

@@ -22,6 +22,8 @@ from pipeline_runtime.errors import StepError
 class MapStep(StepModel):
     """Call the user's function on each table; a step with resources runs as tasks of its own."""
 
+    is_preprocessing: ClassVar[bool] = True
+
     unhashed_fields: ClassVar[tuple[str, ...]] = ("resources", "concurrency")
 
     function: ImportPath
@@ -65,6 +67,9 @@ class MapStep(StepModel):
 
     def describe(self) -> str:
         return self.function
+
+    def find_functions(self) -> Iterator[str]:
+        yield self.function
 
     def find_inputs(self) -> Iterable[str]:
         return self.input_columns or ()

@@ -40,7 +40,6 @@ class Map(BoundStep):
     """
 
     kind: ClassVar[str] = "map"
-    calls_user_code: ClassVar[bool] = True
 
     function: str  # module:name, imported on the worker
     options: Mapping[str, JsonValue]
@@ -56,6 +55,10 @@ class Map(BoundStep):
     @property
     def keeps_places(self) -> bool:
         return False
+
+    @property
+    def calls_user_code(self) -> bool:
+        return True
 
     @property
     def runs_alone(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ from pipeline_runtime.config.step_model import StepModel
 
 class PadSequenceStep(StepModel):
     """Make every list of the columns exactly `length` long: cut its end, or pad it with `value`."""
+
+    is_preprocessing: ClassVar[bool] = True
 
     columns: Columns
     """List columns."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
@@ -23,6 +23,8 @@ class RenamedColumn(SpecModel):
 
 class RenameStep(StepModel):
     """Rename columns, all at once."""
+
+    is_preprocessing: ClassVar[bool] = True
 
     columns: Annotated[
         tuple[RenamedColumn, ...],

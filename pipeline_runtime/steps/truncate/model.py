@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from pipeline_runtime.config.step_model import StepModel
 
 class TruncateStep(StepModel):
     """Cut lists of the columns to at most `length` items, from their head or their tail."""
+
+    is_preprocessing: ClassVar[bool] = True
 
     columns: Columns
     """List columns."""
@@ -26,3 +28,6 @@ class TruncateStep(StepModel):
 
     def find_inputs(self) -> Iterable[str]:
         return self.columns
+
+    def find_outputs(self) -> frozenset[str]:
+        return frozenset(self.columns)

@@ -1,0 +1,171 @@
+"""The fields of the step `predict`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, JsonValue
+
+from pipeline_runtime.config.base import (
+    Columns,
+    ImportPath,
+    Label,
+    PositiveInt,
+    SpecModel,
+    StoreUri,
+    Text,
+    check_one_of,
+    check_options,
+    check_unique_names,
+)
+from pipeline_runtime.config.step_model import Arguments, StepModel, TypedColumn
+
+# Each model is in the memory of every data worker.
+MAX_MODELS = 64
+MAX_OUTPUTS = 64
+
+
+class ExperimentRef(SpecModel):
+    """An experiment whose artifacts are in the same place as those of this one."""
+
+    name: Label
+    """Name of the experiment."""
+    run: Text | None = None
+    """Name of the run's folder; the newest run that is complete if absent."""
+    checkpoint: Literal["Last", "Best"] = "Last"
+    """The last checkpoint, or the best one by `training.checkpoint.keepBest`."""
+
+
+class ModelFile(SpecModel):
+    """A model in a store."""
+
+    uri: StoreUri
+    """Place of the model; without a scheme, below the storage root."""
+
+
+class PredictModel(SpecModel):
+    """A model, and the columns that it makes."""
+
+    name: Label
+    """Name of the model, unique in the step."""
+    experiment_ref: ExperimentRef | None = None
+    """The model that a run of an experiment trained, with the run's preprocessing. The run is
+    chosen once, and recorded with the checkpoint's digest."""
+    checkpoint: ModelFile | None = None
+    """The same, by the folder of a run or of one checkpoint."""
+    onnx: ModelFile | None = None
+    """A file in ONNX's format, run by onnxruntime. Its inputs are columns of the same names."""
+    function: ImportPath | None = None
+    """`package.module:function`, called once per process with `options`. It returns the model: a
+    torch module or another callable, which takes a batch of tensors by column and returns a tensor,
+    several in the order of `outputs`, or a dict by their names."""
+    options: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keyword arguments of the function; no credentials."""
+    format: Literal["Torch", "Arrow"] = "Torch"
+    """Format of the batches that the function's model takes. `Arrow`: a `pyarrow.Table`, and it
+    returns arrays in the same ways; columns and outputs may have any type."""
+    inputs: Columns | None = None
+    """Columns that the model reads; required with `function`, otherwise found in the model."""
+    outputs: Annotated[
+        tuple[TypedColumn, ...],
+        Field(min_length=1, max_length=MAX_OUTPUTS),
+        AfterValidator(check_unique_names),
+    ]
+    """Columns that the model makes, in the order in which it returns them."""
+    preprocessing: Literal["Run", "None"] = "Run"
+    """`Run`: the model's inputs are computed from the step's input as the run computed them, by the
+    steps of its pipeline that change no rows. `None`: the step's input has them already."""
+    activation: Literal["Auto", "None", "Sigmoid"] = "Auto"
+    """Function of the model's output. `Auto`: `Sigmoid` for a model of a run, whose loop trains
+    logits; `None` for any other."""
+    precision: Literal["Float32", "BFloat16", "Float16"] = "Float32"
+    """Precision of the model's arithmetic, where torch allows a lower one."""
+    on_invalid: Literal["Fail", "Null"] = "Fail"
+    """Rows with a null that the model cannot take, or with a NaN in an output: the run fails, or
+    all outputs of the row are null."""
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        kinds = {
+            "experimentRef": self.experiment_ref,
+            "checkpoint": self.checkpoint,
+            "onnx": self.onnx,
+            "function": self.function,
+        }
+        given = [name for name, value in kinds.items() if value is not None]
+        if message := check_one_of(list(kinds), given):
+            yield "", message
+        if self.function is None and self.options:
+            yield "options", "must come with function, whose arguments they are; remove them"
+        if self.function is None and self.format != "Torch":
+            yield "format", f"must be Torch without function, but is {self.format}; remove it"
+        if self.function is not None and self.inputs is None:
+            yield "inputs", "must name the columns that the function's model reads; add them"
+        yield from check_options("options", self.options)
+
+    @property
+    def source(self) -> str:
+        """The model's place, for people."""
+        if self.experiment_ref is not None:
+            run = f"/{self.experiment_ref.run}" if self.experiment_ref.run else ""
+            return f"{self.experiment_ref.name}{run}"
+        file = self.checkpoint or self.onnx
+        return file.uri if file is not None else str(self.function)
+
+
+class PredictStep(StepModel):
+    """Add the outputs of models as columns; the models receive only the columns that they read."""
+
+    unhashed_fields: ClassVar[tuple[str, ...]] = ("batchSize", "device")
+
+    models: Annotated[
+        tuple[PredictModel, ...],
+        Field(min_length=1, max_length=MAX_MODELS),
+        AfterValidator(check_unique_names),
+    ]
+    """The models. They share one read of the table."""
+    batch_size: PositiveInt | Literal["Auto"] = "Auto"
+    """Rows of a batch. `Auto`: each process measures a few sizes within its memory, and takes the
+    fastest."""
+    device: Literal["Auto", "CPU", "CUDA"] = "Auto"
+    """Device of torch models; `Auto` is a GPU if the process has one."""
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        names = Counter(output.name for model in self.models for output in model.outputs)
+        for index, model in enumerate(self.models):
+            for place, output in enumerate(model.outputs):
+                if names[output.name] > 1 and index:
+                    yield (
+                        f"models[{index}].outputs[{place}].name",
+                        f"must be the name of one output, but {output.name!r} is one of several "
+                        "models; rename it",
+                    )
+
+    @classmethod
+    def from_python(
+        cls, models: Mapping[str, Any] | Sequence[Mapping[str, Any]], **options: Any
+    ) -> Arguments:
+        """Return the fields.
+
+        Args:
+            models: A model, or several, each with the fields of a manifest.
+            options: `batch_size` and `device`.
+        """
+        listed = [models] if isinstance(models, Mapping) else list(models)
+        return {"models": listed, **options}
+
+    def describe(self) -> str:
+        return ", ".join(f"{model.name} ({model.source})" for model in self.models)
+
+    def find_functions(self) -> Iterator[str]:
+        yield from (model.function for model in self.models if model.function is not None)
+
+    def find_inputs(self) -> Iterable[str]:
+        return [name for model in self.models for name in model.inputs or ()]
+
+    def find_outputs(self) -> frozenset[str]:
+        return frozenset(output.name for model in self.models for output in model.outputs)
+
+    def find_scores(self) -> tuple[str, ...]:
+        return tuple(output.name for model in self.models for output in model.outputs)

@@ -1,0 +1,295 @@
+"""Step `predict`: add the outputs of models as columns.
+
+    table ─▶ a run's preprocessing ─▶ the model's inputs ─▶ batches ─▶ model ─▶ columns
+
+Binding has each model opened by the planner (`BindContext.open_model`), which finds it, checks it
+on a batch of zeros, and says which columns it reads. Calling loads it once per process. A model
+gets the columns that it reads alone. All others stay the Arrow buffers that they are, so that
+carrying them costs nothing and changes no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline_runtime.errors import StepError
+from pipeline_runtime.steps.base import (
+    BindContext,
+    BoundStep,
+    ModelRequest,
+    OpenedModel,
+)
+from pipeline_runtime.steps.checks import Checks, broken, replace_types, set_column
+from pipeline_runtime.steps.predict.batch_sizes import BatchSize, run_in_batches
+from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
+from pipeline_runtime.steps.type_names import TypeNameError, parse_type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundModel:
+    """A model of the step.
+
+    Attributes:
+        types: type of each output, by name.
+        fills: True if rows without a valid result get nulls.
+        path: place of the model in the step, for errors.
+    """
+
+    opened: OpenedModel
+    types: Mapping[str, pa.DataType]
+    fills: bool
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict(BoundStep):
+    """Calls each model on its inputs, batch by batch, and adds its outputs."""
+
+    kind: ClassVar[str] = "predict"
+
+    models: tuple[BoundModel, ...]
+    batch_size: BatchSize
+
+    @property
+    def is_elementwise(self) -> bool:
+        return False  # a batch of a model is cut from rows of several requests
+
+    @property
+    def calls_user_code(self) -> bool:
+        return any(model.opened.calls_user_code for model in self.models)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        own = (model.opened.sha256 for model in self.models)
+        of_steps = (d for model in self.models for step in model.opened.steps for d in step.digests)
+        return tuple(filter(None, (*own, *of_steps)))
+
+    @property
+    def way(self) -> str:
+        return "; ".join(model.opened.note for model in self.models)
+
+    @classmethod
+    def bind(
+        cls, config: PredictStep, input_schema: pa.Schema, context: BindContext | None = None
+    ) -> Self:
+        checks = Checks(cls.kind)
+        models, types = [], dict[str, pa.DataType]()
+        for index, model in enumerate(config.models):
+            path = f"models[{index}]"
+            with checks.at(path):
+                bound = _bind(model, input_schema, context, config.device, f"{cls.kind}.{path}")
+                models.append(bound)
+                types |= bound.types
+        checks.finish()
+        inputs = [_find_inputs(model.opened) for model in models]
+        return cls(
+            models=tuple(models),
+            batch_size=config.batch_size,
+            inputs=frozenset().union(*inputs),
+            outputs=frozenset(types),
+            output_schema=replace_types(input_schema, types),
+        )
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        result = table
+        for model in self.models:
+            for name, column in _score(model, table, self.batch_size).items():
+                result = set_column(result, name, column)
+        return result
+
+
+def _bind(
+    model: PredictModel,
+    schema: pa.Schema,
+    context: BindContext | None,
+    device: str,
+    path: str,
+) -> BoundModel:
+    if context is None or context.open_model is None:
+        raise broken("must have a planner that opens models, but there is none here")
+    types, problems = {}, Checks("")
+    for index, output in enumerate(model.outputs):
+        with problems.at(f"outputs[{index}].type"):
+            types[output.name] = _parse_output(output.type, is_any=model.format == "Arrow")
+    problems.finish()
+    request = ModelRequest(
+        model=model, input_schema=schema, types=types, device=device, context=context
+    )
+    return BoundModel(
+        opened=context.open_model(request), types=types, fills=model.on_invalid == "Null", path=path
+    )
+
+
+def _parse_output(name: str, *, is_any: bool) -> pa.DataType:
+    """Return the type of an output. Raises a broken rule unless a model can make it."""
+    try:
+        found = parse_type(name)
+    except TypeNameError as error:
+        raise broken(str(error)) from error
+    item = found.value_type if pa.types.is_fixed_size_list(found) else found
+    is_number = pa.types.is_floating(item) or pa.types.is_integer(item) or pa.types.is_boolean(item)
+    if not (is_number or is_any):
+        raise broken(
+            f"must be a number, a boolean, or a fixed_size_list of them, but is {found}; cast "
+            "it in a step after"
+        )
+    return found
+
+
+def _find_inputs(opened: OpenedModel) -> frozenset[str]:
+    """Return the columns of the step's input that a model and its preprocessing read."""
+    needed = frozenset(opened.inputs)
+    for step in reversed(opened.steps):
+        needed = (needed - step.outputs) | step.inputs
+    return needed
+
+
+def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> dict[str, pa.ChunkedArray]:
+    """Return the outputs of a model for the rows of a table."""
+    opened = model.opened
+    try:
+        features = _prepare(opened, table)
+        valid = _find_complete(features, opened.takes_nulls)
+        if valid is not None and not model.fills:
+            _refuse_nulls(features, opened.takes_nulls)
+        rows = features if valid is None else features.filter(valid)
+        load = opened.load
+        parts = run_in_batches(load(), rows, batch_size, model.path) if rows.num_rows else []
+        columns = {
+            name: _join(name, kind, parts, rows.num_rows) for name, kind in model.types.items()
+        }
+        columns = _check_values(columns, fills=model.fills)
+    except StepError as error:
+        raise StepError(f"{model.path}: {error}") from error
+    if valid is None:
+        return columns
+    places = pc.if_else(valid, pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1), None)
+    return {name: column.take(places) for name, column in columns.items()}
+
+
+def _prepare(opened: OpenedModel, table: pa.Table) -> pa.Table:
+    """Return the model's inputs for each row."""
+    features = table
+    if opened.steps:
+        features = table.select([n for n in table.schema.names if n in _find_inputs(opened)])
+        for step in opened.steps:
+            features = step(features)
+            if features.num_rows != table.num_rows:
+                raise StepError(
+                    f"the step {step.kind} of the run's preprocessing must keep each row once, but "
+                    f"made {features.num_rows:,} rows of {table.num_rows:,}; join the table in a "
+                    "step before, and set preprocessing: None"
+                )
+    return features.select(list(opened.inputs))
+
+
+def _find_complete(features: pa.Table, takes_nulls: frozenset[str]) -> pa.ChunkedArray | None:
+    """Return which rows have all values that the model needs; None if all have."""
+    valid = None
+    for name in features.schema.names:
+        column = features.column(name)
+        if column.null_count and name not in takes_nulls:
+            known = column.is_valid()
+            valid = known if valid is None else pc.and_(valid, known)
+    return valid
+
+
+def _refuse_nulls(features: pa.Table, takes_nulls: frozenset[str]) -> None:
+    for name in features.schema.names:
+        count = features.column(name).null_count
+        if count and name not in takes_nulls:
+            raise StepError(
+                f"the input {name!r} must have no null, but has {count:,} in "
+                f"{features.num_rows:,} rows; fill or filter them in a step before, or set "
+                "onInvalid: Null"
+            )
+
+
+def _join(
+    name: str,
+    kind: pa.DataType,
+    parts: Sequence[Mapping[str, Any]],
+    num_rows: int,
+) -> pa.ChunkedArray:
+    """Return an output of all batches as one column. Raises StepError if it is not as declared."""
+    arrays = [to_array(name, kind, part[name]) for part in parts]
+    column = pa.chunked_array(arrays, type=kind)
+    assert len(column) == num_rows  # each part was checked
+    return column
+
+
+def to_array(name: str, kind: pa.DataType, values: Any) -> pa.Array:
+    """Return an output of one batch as an Arrow array of its declared type.
+
+    Args:
+        values: a numpy array [B] or [B, L], or an Arrow array.
+
+    Raises StepError if its type or its shape is another one.
+    """
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        if values.type != kind:
+            raise StepError(
+                f"the output {name!r} must be {kind}, as declared, but is {values.type}; correct "
+                "outputs, or the model"
+            )
+        return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if not isinstance(values, np.ndarray):
+        raise StepError(
+            f"the output {name!r} must be an Arrow or numpy array, but is a "
+            f"{type(values).__name__}; correct the model"
+        )
+    is_vector = pa.types.is_fixed_size_list(kind)
+    item = kind.value_type if is_vector else kind
+    expected = f"[rows, {kind.list_size}]" if is_vector else "[rows]"
+    fits = values.ndim == 2 and values.shape[1] == kind.list_size if is_vector else values.ndim == 1
+    if not fits or values.dtype != np.dtype(item.to_pandas_dtype()):
+        raise StepError(
+            f"the output {name!r} must be {item} of shape {expected}, as declared, but is "
+            f"{values.dtype} of shape {list(values.shape)}; correct outputs, or the model"
+        )
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1), type=item)
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind) if is_vector else flat
+
+
+def _check_values(
+    columns: Mapping[str, pa.ChunkedArray], *, fills: bool
+) -> dict[str, pa.ChunkedArray]:
+    """Return the outputs, with nulls in rows where one has a NaN.
+
+    Raises StepError if there is one and `fills` is false.
+    """
+    invalid = None
+    for name, column in columns.items():
+        nans = _find_nans(column)
+        count = 0 if nans is None else int(np.count_nonzero(nans))
+        if count and not fills:
+            raise StepError(
+                f"the output {name!r} must be a number, but is NaN in {count:,} of "
+                f"{len(column):,} rows; mend the model, or set onInvalid: Null"
+            )
+        if count:
+            invalid = nans if invalid is None else invalid | nans
+    if invalid is None:
+        return dict(columns)
+    places = pa.array(np.arange(len(invalid)), mask=invalid)
+    return {name: column.take(places) for name, column in columns.items()}
+
+
+def _find_nans(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return for each row whether a value of it is NaN; None for other types than floats."""
+    kind = column.type
+    is_vector = pa.types.is_fixed_size_list(kind)
+    if not pa.types.is_floating(kind.value_type if is_vector else kind):
+        return None
+    found = []
+    for chunk in column.chunks:
+        values = chunk.flatten() if is_vector else chunk
+        nans = np.isnan(values.to_numpy(zero_copy_only=False))
+        found.append(nans.reshape(len(chunk), -1).any(axis=1) if is_vector else nans)
+    return np.concatenate(found) if found else None
