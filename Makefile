@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-read-ahead bench-scaling bench-shared-memory bench-simulator bench-simulator-pods bench-start bench-table-size bench-wire chart clean crd dist format help lint lint-types lock run run-iceberg sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-read-ahead bench-scaling bench-shared-memory bench-simulator bench-simulator-pods bench-start bench-table-size bench-wire chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -35,6 +35,10 @@ run-iceberg: setup ## The same from Iceberg tables, which are joined by bucket; 
 	$(BIN)/lastmile sample-data --iceberg --rows $(ROWS) --output build/lake
 	$(BIN)/lastmile run -f deploy/samples/iceberg.yaml
 	@ln -sfn latest/report.html build/iceberg/report.html
+
+run-scoring: run ## Score the sample data with the model that `make run` trains; writes build/scoring/report.html
+	$(BIN)/lastmile run -f deploy/samples/scoring.yaml
+	@ln -sfn latest/report.html build/scoring/report.html
 
 test: setup ## Run the tests that each change must pass, in two processes (ARGS="-k word")
 	@$(TESTS) -m "not slow" $(ARGS)

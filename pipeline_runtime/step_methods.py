@@ -13,6 +13,7 @@ from pipeline_runtime.steps.anti_join.model import AntiJoinStep
 from pipeline_runtime.steps.join.model import JoinStep
 from pipeline_runtime.steps.map.model import MapStep
 from pipeline_runtime.steps.materialize.model import MaterializeStep
+from pipeline_runtime.steps.predict.model import PredictStep
 from pipeline_runtime.steps.rename.model import RenameStep
 
 
@@ -234,6 +235,15 @@ class StepMethods:
             value: Value that pads the lists: an integer, or a number as a text, such as `"0.5"`.
         """
         return self._with("pad_sequence", columns=list(columns), length=length, value=value)
+
+    def predict(self, *models: Mapping[str, Any], **options: Any) -> Self:
+        """Add the outputs of models as columns; the models receive only the columns that they read.
+
+        Args:
+            models: Models, each with the fields of a manifest.
+            options: `batch_size` and `device`.
+        """
+        return self._with("predict", **PredictStep.from_python(*models, **options))
 
     def rename(self, columns: Mapping[str, str]) -> Self:
         """Rename columns, all at once.

@@ -144,7 +144,8 @@ def _build_union(members: Sequence[Any]) -> Schema:
         case kinds if kinds == {int, str}:
             return {"x-kubernetes-int-or-string": True}
         case kinds if any(get_origin(kind) is Literal for kind in kinds) and len(kinds) == 2:
-            return {"x-kubernetes-int-or-string": True}  # a rule has the bounds, see `crd_rules`
+            either = [{"type": "integer"}, {"type": "string"}]  # `crd_rules` has the bounds
+            return {"x-kubernetes-int-or-string": True, "anyOf": either}
         case kinds if kinds == {bool, int, str}:
             return dict(SCALAR_SCHEMA)
     raise TypeError(f"must be a union that a structural schema can express, got {members!r}")

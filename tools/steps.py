@@ -251,6 +251,8 @@ def _render_method(model: type[StepModel]) -> str:
 def _hand_on(parameter: Parameter) -> str:
     """Return the argument that hands a parameter on."""
     match parameter.kind:
+        case Parameter.VAR_POSITIONAL:
+            return f"*{parameter.name}"
         case Parameter.VAR_KEYWORD:
             return f"**{parameter.name}"
         case Parameter.KEYWORD_ONLY:

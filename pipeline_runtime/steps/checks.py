@@ -35,7 +35,9 @@ def broken(message: str, path: str = "") -> ManifestError:
 
 
 class Checks:
-    """Collects the broken rules of one step, so that users see all of them at once.
+    """Collects the broken rules of one step, or of a part of it, which has no kind of its own.
+
+    Users see all of them at once.
 
     Code that may fail goes in `with checks.at(field):`; `finish` raises the collected problems.
     """
@@ -45,7 +47,7 @@ class Checks:
         self._problems: list[Problem] = []
 
     def add(self, field: str, message: str) -> None:
-        path = f"{self._kind}.{field}" if field else self._kind
+        path = ".".join(part for part in (self._kind, field) if part)
         self._problems.append(Problem(path=path, message=message))
 
     @contextmanager

@@ -33,7 +33,7 @@ class OutOfMemory(Exception):
 
 
 @dataclass(slots=True)
-class _Choice:
+class Choice:
     """The size of a model's batches in this process.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Choice:
     """
 
     size: int
-    is_final: bool
+    is_final: bool = False
     is_warm: bool = False
     rate: float = 0.0
 
@@ -73,7 +73,7 @@ class _Choice:
 
 
 # By the model in memory and the size in the manifest.
-_CHOICES: dict[tuple[int, BatchSize], _Choice] = {}
+_CHOICES: dict[tuple[int, BatchSize], Choice] = {}
 
 
 def run_in_batches(
@@ -88,12 +88,12 @@ def run_in_batches(
     rows.
     """
     is_auto = batch_size == "Auto"
-    first = _Choice(_SIZES[0] if is_auto else int(batch_size), is_final=not is_auto)
+    first = Choice(_SIZES[0] if is_auto else int(batch_size), is_final=not is_auto)
     choice = _CHOICES.setdefault((id(scorer), batch_size), first)
     return list(_run(scorer, rows, choice))
 
 
-def _run(scorer: Scorer, rows: pa.Table, choice: _Choice) -> Iterator[Mapping[str, Any]]:
+def _run(scorer: Scorer, rows: pa.Table, choice: Choice) -> Iterator[Mapping[str, Any]]:
     start = 0
     while start < rows.num_rows:
         batch = rows.slice(start, choice.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, JsonValue
@@ -82,9 +82,9 @@ class PredictModel(SpecModel):
     logits; `None` for any other."""
     precision: Literal["Float32", "BFloat16", "Float16"] = "Float32"
     """Precision of the model's arithmetic, where torch allows a lower one."""
-    on_invalid: Literal["Fail", "Null"] = "Fail"
+    on_invalid: Literal["Fail", "SetNull"] = "Fail"
     """Rows with a null that the model cannot take, or with a NaN in an output: the run fails, or
-    all outputs of the row are null."""
+    all outputs of the row are set to null."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         kinds = {
@@ -143,17 +143,14 @@ class PredictStep(StepModel):
                     )
 
     @classmethod
-    def from_python(
-        cls, models: Mapping[str, Any] | Sequence[Mapping[str, Any]], **options: Any
-    ) -> Arguments:
+    def from_python(cls, *models: Mapping[str, Any], **options: Any) -> Arguments:
         """Return the fields.
 
         Args:
-            models: A model, or several, each with the fields of a manifest.
+            models: Models, each with the fields of a manifest.
             options: `batch_size` and `device`.
         """
-        listed = [models] if isinstance(models, Mapping) else list(models)
-        return {"models": listed, **options}
+        return {"models": list(models), **options}
 
     def describe(self) -> str:
         return ", ".join(f"{model.name} ({model.source})" for model in self.models)

@@ -122,7 +122,10 @@ def _bind(
         model=model, input_schema=schema, types=types, device=device, context=context
     )
     return BoundModel(
-        opened=context.open_model(request), types=types, fills=model.on_invalid == "Null", path=path
+        opened=context.open_model(request),
+        types=types,
+        fills=model.on_invalid == "SetNull",
+        path=path,
     )
 
 
@@ -207,7 +210,7 @@ def _refuse_nulls(features: pa.Table, takes_nulls: frozenset[str]) -> None:
             raise StepError(
                 f"the input {name!r} must have no null, but has {count:,} in "
                 f"{features.num_rows:,} rows; fill or filter them in a step before, or set "
-                "onInvalid: Null"
+                "onInvalid: SetNull"
             )
 
 
@@ -271,7 +274,7 @@ def _check_values(
         if count and not fills:
             raise StepError(
                 f"the output {name!r} must be a number, but is NaN in {count:,} of "
-                f"{len(column):,} rows; mend the model, or set onInvalid: Null"
+                f"{len(column):,} rows; mend the model, or set onInvalid: SetNull"
             )
         if count:
             invalid = nans if invalid is None else invalid | nans

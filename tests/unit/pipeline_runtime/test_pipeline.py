@@ -35,6 +35,14 @@ EVERY_STEP = (
     .truncate("items", length=4, keep="tail")
     .hash_bucket("user", buckets=100, seed=5)
     .map("my_module:my_function", options={"k": 1}, format="numpy", input_columns=["b"])
+    .predict(
+        {
+            "name": "m",
+            "experiment_ref": {"name": "quickstart"},
+            "outputs": [{"name": "score", "type": "float32"}],
+        },
+        batch_size=10,
+    )
 )
 
 

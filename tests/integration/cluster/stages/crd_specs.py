@@ -30,6 +30,7 @@ from pipeline_runtime.config import (
     training,
 )
 from pipeline_runtime.config.introspect import field_names, walk_fields
+from pipeline_runtime.steps.predict.model import PredictModel
 from pipeline_runtime.steps.rename.model import RenameStep
 
 Document = dict[str, Any]
@@ -345,6 +346,24 @@ def _repair_status(given: Document) -> None:
         condition["type"] = f"Type{index}"
 
 
+def _repair_model(given: Document) -> None:
+    kinds = [name for name in ("experimentRef", "checkpoint", "onnx", "function") if name in given]
+    for name in kinds[1:]:
+        del given[name]
+    if not kinds:
+        given["onnx"] = {"uri": "x.onnx"}
+    if "function" in given:
+        given.setdefault("inputs", ["x"])
+    else:
+        given.pop("options", None)
+        given.pop("format", None)
+
+
+def _repair_output(given: Document) -> None:
+    if given.get("layout") == "KeyAndScore":
+        given.pop("columns", None)
+
+
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     dataset.Dataset: _repair_dataset,
     dataset.IcebergSource: _repair_iceberg,
@@ -356,6 +375,8 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     cluster.Resources: _repair_resources,
     cluster.EnvVar: _repair_env,
     experiment.ExperimentSpec: _repair_spec,
+    output.Output: _repair_output,
+    PredictModel: _repair_model,
     output.IcebergTarget: _repair_iceberg_target,
     experiment_status.ExperimentStatus: _repair_status,
 }

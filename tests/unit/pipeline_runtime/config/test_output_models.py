@@ -49,7 +49,7 @@ def test_output_has_no_trainers_and_no_gpus() -> None:
     [
         {},
         {"mode": "Append", **OUTPUT},
-        {"layout": "KeyAndScore", **OUTPUT},
+        {"layout": "KeyAndScore", "columns": ["x"], **OUTPUT},
         {"partitionBy": ["day", "day"], **OUTPUT},
         {"parquet": {"uri": "s3://key:secret@bucket/out/"}},
         {"parquet": {"uri": "out/", "targetFileSizeBytes": 1}},

@@ -6,15 +6,27 @@ import json
 import re
 import sys
 import types
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import torch
 
 from pipeline_runtime.config.steps import Step, list_kinds
 from pipeline_runtime.config.texts.yaml_documents import read_documents
-from pipeline_runtime.steps.base import BindContext, SideTable, SideTableRequest
+from pipeline_runtime.models.scoring import open_model
+from pipeline_runtime.sources import Opening
+from pipeline_runtime.steps.base import (
+    BindContext,
+    ModelRequest,
+    OpenedModel,
+    SideTable,
+    SideTableRequest,
+)
 from pipeline_runtime.steps.binding import bind_pipeline
 from pipeline_runtime.steps.side_tables import side_table_of
 
@@ -43,6 +55,20 @@ def open_side_table(request: SideTableRequest) -> SideTable:
     return side_table_of(SIDE)
 
 
+def open_shown_model(request: ModelRequest) -> OpenedModel:
+    """Open a function as it is; no run of the experiment that the guide names exists here."""
+    if request.model.experiment_ref is None:
+        return open_model(request, "", Opening(storage_root=""))
+    model = request.model.model_copy(
+        update={"function": "my_team.models:build", "inputs": ("price",), "options": {}}
+    )
+    return open_model(replace(request, model=model), "", Opening(storage_root=""))
+
+
+def build_constant() -> Callable[[Any], torch.Tensor]:
+    return lambda batch: batch["price"].float()
+
+
 def add_ctr(table: pa.Table, window: int) -> pa.Table:
     return table.append_column("ctr", pc.divide(table["user_id"].cast(pa.float64()), window))
 
@@ -62,7 +88,13 @@ def test_an_example_in_yaml_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "my_project", types.ModuleType("my_project"))
     monkeypatch.setitem(sys.modules, "my_project.features", module)
     table = TABLE
-    context = BindContext(open_side_table=open_side_table)
+    [program] = [text for text in PYTHON if "def load(" in text]
+    models = types.ModuleType("my_team.models")
+    exec(program, vars(models))
+    models.build = build_constant  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "my_team", types.ModuleType("my_team"))
+    monkeypatch.setitem(sys.modules, "my_team.models", models)
+    context = BindContext(open_side_table=open_side_table, open_model=open_shown_model)
     for transform in bind_pipeline(parse(text), TABLE.schema, context):
         table = transform(table)
     names = [name for name in table.schema.names if not name.startswith("_")]

@@ -1,0 +1,435 @@
+"""The step `predict`: which model is called, on what, and what is refused before a row is read."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from trained_models import build_flights
+
+from pipeline_runtime import load_model
+from pipeline_runtime.batches import to_batch
+from pipeline_runtime.config.steps import Step
+from pipeline_runtime.errors import ManifestError, StepError
+from pipeline_runtime.models.exporting import export_model
+from pipeline_runtime.models.scoring import open_model
+from pipeline_runtime.sources import Opening
+from pipeline_runtime.steps.base import BindContext, Transform
+from pipeline_runtime.steps.binding import bind_step
+from pipeline_runtime.steps.predict import batch_sizes
+
+PROGRAM = """
+import numpy as np
+import pyarrow as pa
+import torch
+
+def build_linear(weight=2.0):
+    module = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(module.weight, weight)
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = module
+        def forward(self, batch):
+            return self.linear(batch["x"][:, None])
+    return Model()
+
+def build(kind="double"):
+    def call(batch):
+        x = batch["x"]
+        if kind == "double":
+            return 2 * x
+        if kind == "two":
+            return {"b": x.long(), "a": x, "other": x}
+        if kind == "tuple":
+            return x, torch.stack([x, -x], 1)
+        if kind == "nan":
+            return torch.where(x == 3, torch.nan, x)
+        if kind == "short":
+            return x[1:]
+        if kind == "raises":
+            raise KeyError("no such weight")
+        if kind == "memory":
+            if len(x) > 5:
+                raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate")
+            return x
+        if kind == "tiny memory":
+            if len(x) and x.max() > 0:
+                raise MemoryError("none left")
+            return x
+        if kind == "list":
+            return [x.tolist()]
+        raise AssertionError(kind)
+    return call
+
+def build_upper():
+    return lambda table: pa.compute.utf8_upper(table["name"])
+
+def build_number():
+    return 3
+
+def fail():
+    raise OSError("the weights are gone")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "scoring_program.py").write_text(PROGRAM)
+    sys.path.insert(0, str(folder))
+    yield
+    sys.path.remove(str(folder))
+    sys.modules.pop("scoring_program", None)
+
+
+def bind(
+    schema: pa.Schema, root: Path = Path(), opening: Opening | None = None, **step: Any
+) -> Transform:
+    opening = opening or Opening(storage_root=str(root))
+    context = BindContext(
+        open_side_table=lambda _: pytest.fail("no step here joins"),
+        open_model=lambda request: open_model(request, "experiments/", opening),
+    )
+    return bind_step(Step.model_validate({"predict": step}, strict=False), schema, context)
+
+
+def bind_function(schema: pa.Schema, kind: str = "double", **model: Any) -> Transform:
+    given: dict[str, Any] = {
+        "name": "m",
+        "function": "scoring_program:build",
+        "options": {"kind": kind},
+        "inputs": ["x"],
+        "outputs": [{"name": "y", "type": "float32"}],
+    }
+    step = {key: model.pop(key) for key in ("batchSize",) if key in model}
+    given |= model
+    if "options" not in model and given["function"] != "scoring_program:build":
+        del given["options"]
+    return bind(schema, models=[given], **step)
+
+
+def problems_of(schema: pa.Schema, kind: str = "double", **model: Any) -> str:
+    with pytest.raises(ManifestError) as caught:
+        bind_function(schema, kind, **model)
+    return "\n".join(map(str, caught.value.problems))
+
+
+def rows(*values: float | None) -> pa.Table:
+    return pa.table({"x": pa.array(values, pa.float32()), "kept": np.arange(len(values))})
+
+
+TEN = rows(*range(10))
+
+
+def test_a_function_adds_a_column() -> None:
+    scored = bind_function(TEN.schema)(TEN)
+    assert scored["y"].to_pylist() == [2.0 * i for i in range(10)]
+    assert scored.select(TEN.schema.names).equals(TEN)
+
+
+def test_a_module_is_called_for_inference() -> None:
+    step = bind_function(TEN.schema, function="scoring_program:build_linear", options={"weight": 3})
+    assert step(TEN)["y"].to_pylist() == [3.0 * i for i in range(10)]
+
+
+def test_outputs_come_by_name() -> None:
+    outputs = [{"name": "a", "type": "float32"}, {"name": "b", "type": "int64"}]
+    scored = bind_function(TEN.schema, "two", outputs=outputs)(TEN)
+    assert scored["a"].to_pylist() == scored["b"].to_pylist() == list(range(10))
+
+
+def test_outputs_come_in_order_and_may_be_vectors() -> None:
+    vector = pa.list_(pa.float32(), 2)
+    outputs = [{"name": "a", "type": "float32"}, {"name": "b", "type": "fixed_size_list<float>[2]"}]
+    scored = bind_function(TEN.schema, "tuple", outputs=outputs, batchSize=3)(TEN)
+    assert scored.schema.field("b").type == vector
+    assert scored["b"].to_pylist() == [[i, -i] for i in range(10)]
+
+
+def test_any_type_passes_with_arrow() -> None:
+    names = pa.table({"name": pa.array(["a", None, "c"])})
+    step = bind_function(
+        names.schema,
+        function="scoring_program:build_upper",
+        format="Arrow",
+        inputs=["name"],
+        outputs=[{"name": "upper", "type": "string"}],
+    )
+    assert step(names)["upper"].to_pylist() == ["A", None, "C"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 1000, "Auto"])
+def test_batches_of_any_size_give_the_same_rows(batch_size: int | str) -> None:
+    table = rows(*range(2000))
+    scored = bind_function(table.schema, batchSize=batch_size)(table)
+    assert scored["y"].to_pylist() == [2.0 * i for i in range(2000)]
+
+
+def test_an_empty_table_gets_typed_columns() -> None:
+    scored = bind_function(TEN.schema)(TEN.slice(0, 0))
+    assert (scored.num_rows, scored.schema.field("y").type) == (0, pa.float32())
+
+
+def test_a_nan_fails_the_run_by_default() -> None:
+    with pytest.raises(StepError, match="'y' must be a number, but is NaN in 1 of 10 rows"):
+        bind_function(TEN.schema, "nan")(TEN)
+
+
+def test_rows_with_nan_become_null_if_wanted() -> None:
+    scored = bind_function(TEN.schema, "nan", onInvalid="SetNull")(TEN)
+    assert scored["y"].to_pylist() == [0, 1, 2, None, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_null_that_no_tensor_holds_is_invalid() -> None:
+    table = pa.table({"x": pa.array([1, None, 3], pa.int64())})
+    outputs = [{"name": "y", "type": "int64"}]
+    with pytest.raises(StepError, match="'x' must have no null, but has 1 in 3 rows"):
+        bind_function(table.schema, outputs=outputs)(table)
+    filled = bind_function(table.schema, outputs=outputs, onInvalid="SetNull")
+    assert filled(table)["y"].to_pylist() == [2, None, 6]
+    assert filled(table.slice(1, 1))["y"].to_pylist() == [None]
+
+
+def test_a_null_float_is_nan_to_the_model() -> None:
+    scored = bind_function(TEN.schema, onInvalid="SetNull")(rows(1.0, None))
+    assert scored["y"].to_pylist() == [2.0, None]
+
+
+def test_batches_without_memory_are_halved() -> None:
+    table = rows(*range(64))
+    scored = bind_function(table.schema, "memory", batchSize=64)(table)
+    assert scored["y"].to_pylist() == list(range(64))
+
+
+def test_a_row_without_memory_is_an_error() -> None:
+    step = bind_function(TEN.schema, "tiny memory")
+    with pytest.raises(StepError, match=r"one row \(none left\); give data workers more"):
+        step(TEN)
+
+
+@pytest.mark.parametrize(
+    ("rates", "free", "size"),
+    [
+        ([1, 2, 4, 8, 16], 1 << 40, 16_384),  # larger is always faster
+        ([1, 2, 2.05, 9, 9], 1 << 40, 256),  # 2.5 % more is not worth the memory
+        ([2, 1, 9, 9, 9], 1 << 40, 64),
+        ([1, 2, 4, 8, 16], 100, 64),  # the next size might not fit
+    ],
+)
+def test_auto_takes_the_fastest_size_that_fits(
+    rates: list[float], free: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_sizes, "find_free_bytes", lambda: free)
+    choice = batch_sizes.Choice(size=64)
+    speeds = dict(zip((64, 256, 1024, 4096, 16_384), rates, strict=True))
+    for _ in range(10):
+        choice.record(choice.size, choice.size / speeds[choice.size], grown_bytes=50)
+    assert choice.size == size
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "problem"),
+    [
+        ("double", {"inputs": ["z"]}, "models[0].inputs[0]: must be a column"),
+        ("double", {"outputs": [{"name": "y", "type": "float64"}]}, "but is float32 of shape [4]"),
+        ("tuple", {}, "must return 1 outputs, as declared, but returned 2"),
+        ("two", {}, "must return the output 'y', as declared, but returned b, a, other"),
+        ("short", {}, "must have a value for each of a batch's 4 rows, but has 3"),
+        ("raises", {}, "the model raised KeyError: 'no such weight'"),
+        ("list", {}, "must be a tensor or an array, but is a list"),
+        ("double", {"function": "scoring_program:no"}, "function: must name a function"),
+        ("double", {"function": "scoring_program:fail"}, "OSError: the weights are gone"),
+        ("double", {"function": "scoring_program:build_number"}, "returned a int"),
+        ("double", {"outputs": [{"name": "y", "type": "string"}]}, "outputs[0].type: must be a"),
+        ("double", {"outputs": [{"name": "y", "type": "flot"}]}, "outputs[0].type: "),
+    ],
+)
+def test_wrong_models_are_refused_when_bound(
+    kind: str, model: dict[str, Any], problem: str
+) -> None:
+    text = problems_of(TEN.schema, kind, **model)
+    assert text.startswith("pipeline[0].predict.models[0]")
+    assert problem in text
+
+
+def test_text_is_no_tensor() -> None:
+    schema = pa.schema({"x": pa.string()})
+    assert "the column 'x' must be a number, a boolean" in problems_of(schema)
+
+
+@pytest.mark.parametrize(
+    ("models", "problem"),
+    [
+        ([{"name": "m"}], "must have exactly one of experimentRef, checkpoint, onnx, function"),
+        ([{"name": "m", "function": "a:b"}], "must name the columns"),
+        ([{"name": "m", "onnx": {"uri": "x"}, "options": {"a": 1}}], "must come with function"),
+        ([{"name": "m", "onnx": {"uri": "x"}, "format": "Arrow"}], "must be Torch without"),
+        ([{"name": n, "onnx": {"uri": "x"}} for n in "mn"], "must be the name of one output"),
+    ],
+)
+def test_models_keep_their_rules(models: list[dict[str, Any]], problem: str) -> None:
+    outputs = [{"name": "y", "type": "float32"}]
+    with pytest.raises(ValueError, match=problem):
+        Step.model_validate(
+            {"predict": {"models": [m | {"outputs": outputs} for m in models]}}, strict=False
+        )
+
+
+def expected_scores(run: Path, table: pa.Table, columns: list[str]) -> list[float]:
+    batch = to_batch(table.select(columns), weight_column=None, label_column=None)
+    with torch.inference_mode():
+        return torch.sigmoid(load_model(run)(batch)).flatten().tolist()
+
+
+@pytest.mark.parametrize("by", ["checkpoint", "folder", "experimentRef"])
+def test_a_run_scores_as_its_model_does(by: str, users_run: Path, flights: Path) -> None:
+    [*_, checkpoint] = sorted((users_run / "checkpoints").glob("step-*"))
+    ref = {"name": "flights", "run": users_run.name}
+    source: dict[str, Any] = {
+        "checkpoint": {"checkpoint": {"uri": str(checkpoint)}},
+        "folder": {"checkpoint": {"uri": str(users_run)}},
+        "experimentRef": {"experimentRef": ref},
+    }[by]
+    table = build_flights(rows=500, seed=5)
+    model = {"name": "m", "outputs": [{"name": "p", "type": "float32"}], **source}
+    step = bind(table.schema, flights / "build", models=[model], batchSize=100)
+    scored = step(table)
+    wanted = expected_scores(users_run, table, ["distance", "carrier", "recent_delays"])
+    assert np.allclose(scored["p"].to_pylist(), wanted, atol=1e-6)
+    assert step.inputs == {"distance", "carrier", "recent_delays"}
+    assert "delayed" not in step.inputs  # the label
+
+
+def test_lists_reach_the_built_in_model(built_in_run: Path) -> None:
+    table = build_flights(rows=500, seed=5)
+    model = {
+        "name": "m",
+        "checkpoint": {"uri": str(built_in_run)},
+        "outputs": [{"name": "p", "type": "float32"}],
+    }
+    scored = bind(table.schema, models=[model], batchSize=70)(table)
+    wanted = expected_scores(built_in_run, table, ["distance", "carrier", "stops", "legs"])
+    assert np.allclose(scored["p"].to_pylist(), wanted, atol=1e-6)
+
+
+def test_raw_logits_are_there_on_request(built_in_run: Path) -> None:
+    table = build_flights(rows=50, seed=5)
+    model: dict[str, Any] = {
+        "checkpoint": {"uri": str(built_in_run)},
+        "outputs": [{"name": "p", "type": "float32"}],
+    }
+    raw = bind(table.schema, models=[model | {"name": "m", "activation": "None"}])(table)
+    scores = bind(table.schema, models=[model | {"name": "m"}])(table)
+    logits = np.array(raw["p"].to_pylist())
+    assert np.allclose(1 / (1 + np.exp(-logits)), scores["p"].to_pylist(), atol=1e-6)
+
+
+def test_lower_precision_is_close(built_in_run: Path) -> None:
+    table = build_flights(rows=200, seed=5)
+    model: dict[str, Any] = {
+        "name": "m",
+        "checkpoint": {"uri": str(built_in_run)},
+        "outputs": [{"name": "p", "type": "float32"}],
+    }
+    full = bind(table.schema, models=[model])(table)
+    half = bind(table.schema, models=[model | {"precision": "BFloat16"}])(table)
+    assert np.allclose(full["p"].to_pylist(), half["p"].to_pylist(), atol=0.02)
+    assert full["p"].to_pylist() != half["p"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ({"experimentRef": {"name": "fligths"}}, "'fligths' has no run in"),
+        ({"experimentRef": {"name": "flights"}}, "none of them complete"),
+        ({"experimentRef": {"name": "flights", "run": "x"}}, "experimentRef.run: must be the"),
+        ({"checkpoint": {"uri": "nowhere"}}, "checkpoint.uri: must be the folder of a run"),
+        ({"onnx": {"uri": "nowhere.onnx"}}, "onnx.uri: must be a file, but"),
+        ({"onnx": {"uri": "data/flights/0.parquet"}}, "onnx.uri: must be a model in ONNX's"),
+    ],
+)
+def test_models_that_are_not_there_are_refused(
+    source: dict[str, Any], problem: str, flights: Path, users_run: Path
+) -> None:
+    model = {"name": "m", "outputs": [{"name": "p", "type": "float32"}], **source}
+    with pytest.raises(ManifestError) as caught:
+        bind(build_flights(rows=1).schema, flights / "build", models=[model])
+    assert problem in str(caught.value)
+
+
+def test_columns_of_another_type_are_refused(built_in_run: Path) -> None:
+    table = build_flights(rows=1)
+    schema = table.schema.set(
+        table.schema.get_field_index("distance"), pa.field("distance", pa.float64())
+    )
+    model = {
+        "name": "m",
+        "checkpoint": {"uri": str(built_in_run)},
+        "outputs": [{"name": "p", "type": "float32"}],
+    }
+    with pytest.raises(ManifestError, match="'distance' as float, as the model was trained"):
+        bind(schema, models=[model])
+    with pytest.raises(ManifestError, match="must have the column 'distance', which the model"):
+        bind(table.schema.remove(table.schema.get_field_index("distance")), models=[model])
+
+
+def test_an_exported_model_runs_as_onnx(built_in_run: Path, tmp_path: Path) -> None:
+    export_model(built_in_run, tmp_path / "model.onnx", format="onnx")
+    table = build_flights(rows=300, seed=5)
+    model = {
+        "name": "m",
+        "onnx": {"uri": "model.onnx"},
+        "activation": "Sigmoid",
+        "outputs": [{"name": "p", "type": "float32"}],
+    }
+    opening = Opening(storage_root=str(tmp_path))
+    step = bind(table.schema, tmp_path, opening, models=[model], batchSize=64)
+    wanted = expected_scores(built_in_run, table, ["distance", "carrier", "stops", "legs"])
+    assert np.allclose(step(table)["p"].to_pylist(), wanted, atol=1e-5)
+    [pin] = opening.pins.models
+    assert len(pin.sha256) == 64
+    (tmp_path / "model.onnx").write_bytes(b"another")
+    with pytest.raises(ManifestError, match="must be the file that this run began with"):
+        bind(table.schema, tmp_path, opening, models=[model])
+
+
+def build_every_type() -> pa.Table:
+    """Return rows with nulls in every column, and values that other formats lose."""
+    columns = {
+        "int": pa.array([2**53 + 1, None, -1], pa.int64()),
+        "uint": pa.array([2**64 - 1, None, 0], pa.uint64()),
+        "float": pa.array([float("nan"), None, -0.0]),
+        "bool": pa.array([True, None, False]),
+        "time": pa.array([1, None, 2], pa.timestamp("ns", tz="Europe/Berlin")),
+        "date": pa.array([1, None, 2], pa.date32()),
+        "decimal": pa.array([1, None, 2]).cast(pa.decimal128(38, 10)),
+        "text": pa.array(["a", None, ""]),
+        "binary": pa.array([b"\x00", None, b""]),
+        "list": pa.array([[1, None], None, []], pa.list_(pa.int64())),
+        "fixed": pa.array([[1, 2], None, [None, 3]], pa.list_(pa.int32(), 2)),
+        "struct": pa.array([{"a": 1}, None, {"a": None}]),
+        "map": pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+        "dictionary": pa.array(["a", None, "b"]).dictionary_encode(),
+        "runs": pa.RunEndEncodedArray.from_arrays([1, 3], ["a", None]),
+        "null": pa.nulls(3),
+    }
+    return pa.table(columns | {"x": pa.array([1, 2, 3], pa.float32())})
+
+
+def list_addresses(column: pa.ChunkedArray) -> list[int]:
+    buffers = [buffer for chunk in column.chunks for buffer in chunk.buffers()]
+    return [buffer.address for buffer in buffers if buffer is not None]
+
+
+def test_carried_columns_are_the_same_memory() -> None:
+    table = build_every_type()
+    scored = bind_function(table.schema, batchSize=2)(table)
+    assert scored["y"].to_pylist() == [2.0, 4.0, 6.0]
+    for name in table.schema.names:
+        assert scored.schema.field(name).equals(table.schema.field(name))
+        assert list_addresses(scored[name]) == list_addresses(table[name]), name
