@@ -293,7 +293,7 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
                 field=field,
             )
             for field, unless, advice in (
-                ("options", " || self.options.size() == 0", ", whose arguments they are"),
+                ("options", "", ", whose arguments they are"),
                 ("format", " || self.format == 'Torch'", " unless it is Torch"),
             )
         ),

@@ -87,7 +87,7 @@ def open_function(request: ModelRequest) -> FunctionModel:
         check_tensors(inputs)
     opened = FunctionModel(
         function=model.function,
-        arguments=dict(model.options),
+        arguments=dict(model.options or {}),
         inputs=tuple(inputs.names),
         takes_nulls=find_nullable(inputs) if model.format == "Torch" else frozenset(inputs.names),
         options=build_options(request, is_logit=False),

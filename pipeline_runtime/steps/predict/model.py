@@ -61,7 +61,7 @@ class PredictModel(SpecModel):
     """`package.module:function`, called once per process with `options`. It returns the model: a
     torch module or another callable, which takes a batch of tensors by column and returns a tensor,
     several in the order of `outputs`, or a dict by their names."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: dict[str, JsonValue] | None = None
     """Keyword arguments of the function; no credentials."""
     format: Literal["Torch", "Arrow"] = "Torch"
     """Format of the batches that the function's model takes. `Arrow`: a `pyarrow.Table`, and it
@@ -96,13 +96,13 @@ class PredictModel(SpecModel):
         given = [name for name, value in kinds.items() if value is not None]
         if message := check_one_of(list(kinds), given):
             yield "", message
-        if self.function is None and self.options:
+        if self.function is None and self.options is not None:
             yield "options", "must come with function, whose arguments they are; remove them"
         if self.function is None and self.format != "Torch":
             yield "format", f"must be Torch without function, but is {self.format}; remove it"
         if self.function is not None and self.inputs is None:
             yield "inputs", "must name the columns that the function's model reads; add them"
-        yield from check_options("options", self.options)
+        yield from check_options("options", self.options or {})
 
     @property
     def source(self) -> str:
