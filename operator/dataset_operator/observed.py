@@ -20,7 +20,12 @@ from dataset_operator.names import Owner
 from dataset_operator.readings import Readings
 from dataset_operator.settings import OperatorSettings
 from dataset_operator.shapes import parse_status
-from pipeline_runtime.config import ExperimentStatus, MaterializationStatus, SnapshotStatus
+from pipeline_runtime.config import (
+    ExperimentStatus,
+    MaterializationStatus,
+    ModelStatus,
+    SnapshotStatus,
+)
 
 JobStatus = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 # Phases of a run that writes a table, with what the driver does in each.
@@ -148,14 +153,16 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogTables:
-    """The Iceberg tables that a driver reports, besides the one that it writes.
+    """The Iceberg tables and models that a driver reports, besides the table that it writes.
 
     Attributes:
         snapshots: those that the run reads.
+        models: those that steps call.
         materialization: the table of the step `materialize`; None: not known, or no such step.
     """
 
     snapshots: tuple[SnapshotStatus, ...] = ()
+    models: tuple[ModelStatus, ...] = ()
     materialization: MaterializationStatus | None = None
 
 

@@ -42,6 +42,7 @@ from pipeline_runtime.config.experiment import (
     Metadata,
 )
 from pipeline_runtime.config.experiment_status import (
+    MAX_STATUS_MODELS,
     MAX_STATUS_SNAPSHOTS,
     AccountedStatus,
     Condition,
@@ -53,6 +54,7 @@ from pipeline_runtime.config.experiment_status import (
     HistoryStatus,
     MaterializationStatus,
     MetricStatus,
+    ModelStatus,
     MoveStatus,
     OutputStatus,
     ProbeFailureStatus,
@@ -117,6 +119,7 @@ __all__ = [
     "HEADROOM",
     "KIND",
     "MAX_SAFE_INTEGER",
+    "MAX_STATUS_MODELS",
     "MAX_STATUS_SNAPSHOTS",
     "RAY_CONTAINER",
     "VERSION",
@@ -148,6 +151,7 @@ __all__ = [
     "MaterializationStatus",
     "Metadata",
     "MetricStatus",
+    "ModelStatus",
     "MoveStatus",
     "ObjectReference",
     "Output",

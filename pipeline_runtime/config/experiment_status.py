@@ -27,6 +27,7 @@ from pipeline_runtime.config.dataset import ICEBERG_TABLE_PATTERN, SnapshotId
 MAX_STATUS_METRICS = 16
 # Many more tables than a pipeline joins.
 MAX_STATUS_SNAPSHOTS = 16
+MAX_STATUS_MODELS = 16
 MAX_CURRENCY_CHARS = 16
 
 SHA256_PATTERN = r"^[0-9a-f]{64}$"
@@ -39,6 +40,8 @@ StatusText = Annotated[str, StringConstraints(max_length=1024)]
 # Bounded by a storage root, a URI below it, an experiment's name, and the separators.
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+# Names of folders and files without spaces, quotes and '='.
+ModelName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!#-<>-\[\]-~]+$")]
 TableName = Annotated[str, StringConstraints(max_length=512, pattern=ICEBERG_TABLE_PATTERN)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN)]
@@ -295,6 +298,19 @@ class SnapshotStatus(StatusModel):
     """The snapshot, which all attempts of the run read."""
 
 
+class ModelStatus(StatusModel):
+    """A model that a step of the run calls. The driver reports it."""
+
+    experiment: Label | None = None
+    """Experiment that trained the model, if the manifest names it."""
+    run: ModelName | None = None
+    """Run that trained the model."""
+    file: ModelName
+    """The checkpoint's folder, or the file, by its name."""
+    sha256: Annotated[str, StringConstraints(max_length=64, pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the checkpoint's state, or of the file; all attempts of the run call this one."""
+
+
 class MaterializationStatus(StatusModel):
     """The cache table of the step `materialize`.
 
@@ -460,6 +476,9 @@ class ExperimentStatus(StatusModel):
     snapshots: Annotated[tuple[SnapshotStatus, ...], Field(max_length=MAX_STATUS_SNAPSHOTS)] = ()
     """Snapshots of the Iceberg tables that the run reads, at most 16; `snapshots.json` in the run's
     folder has all."""
+    models: Annotated[tuple[ModelStatus, ...], Field(max_length=MAX_STATUS_MODELS)] = ()
+    """Models that the run's steps call, at most 16; `snapshots.json` in the run's folder has
+    all."""
     materialization: MaterializationStatus | None = None
     usage: UsageStatus | None = None
     history: HistoryStatus | None = None

@@ -117,6 +117,7 @@ def run_experiment(
         run = _prepare(runner, experiment, claim, watcher)  # imports the functions of steps
         run.basis = keep_pins(run.basis)
         options.tables.pins = run.basis.plan.pins
+        options.tables.models = run.basis.plan.models
         watcher.on_prepared(run)
         with importing():
             run.load(watcher.phases)

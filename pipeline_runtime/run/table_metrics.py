@@ -1,4 +1,4 @@
-"""The `lastmile_*` metrics about the Iceberg tables of a run, which the operator reads.
+"""The `lastmile_*` metrics about the Iceberg tables and models of a run, which the operator reads.
 
 Ids of snapshots are labels, since a sample's value is a float, which does not hold 64 bits. A run
 has one series per table, so they are as few as the run's pods.
@@ -12,9 +12,11 @@ from itertools import islice
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from pipeline_runtime.config import MAX_STATUS_SNAPSHOTS
+from pipeline_runtime.config import MAX_STATUS_MODELS, MAX_STATUS_SNAPSHOTS
 from pipeline_runtime.report import Materialized
-from pipeline_runtime.run.reported_tables import ReportedTables
+from pipeline_runtime.run.reported_tables import ReportedTables, name_model
+
+_MODEL_LABELS = ("model_experiment", "model_run", "file", "sha256")
 
 
 class TableCollector(Collector):
@@ -35,6 +37,16 @@ class TableCollector(Collector):
         for labels in islice(dict.fromkeys(found), MAX_STATUS_SNAPSHOTS):
             read.add_metric(labels, 1.0)
         yield read
+        models = GaugeMetricFamily(
+            "lastmile_model_info",
+            "1 for each model that a step of the run calls, up to 16.",
+            labels=_MODEL_LABELS,
+        )
+        named = [name_model(pin) for pin in self._tables.models]
+        rows = dict.fromkeys(tuple(n.get(key, "") for key in _MODEL_LABELS) for n in named)
+        for values in islice(rows, MAX_STATUS_MODELS):
+            models.add_metric(values, 1.0)
+        yield models
 
 
 def _collect_kept(kept: Materialized | None) -> Iterator[Metric]:

@@ -15,8 +15,8 @@ from dataset_operator.observed import OUTPUT_PHASES, CatalogTables, WrittenTable
 from dataset_operator.ray.runtime_metrics import parse_progress
 from dataset_operator.ray.table_reports import parse_lines
 from pipeline_runtime.cli import main
-from pipeline_runtime.config import MaterializationStatus
-from pipeline_runtime.iceberg.pins import Pin
+from pipeline_runtime.config import MaterializationStatus, ModelStatus
+from pipeline_runtime.iceberg.pins import ModelPin, Pin
 from pipeline_runtime.output.job import Phase, Progress
 from pipeline_runtime.report import Materialized
 from pipeline_runtime.run.reported_tables import ReportedTables
@@ -105,6 +105,22 @@ def test_the_metrics_of_tables_are_read(kept: Materialized | None) -> None:
         assert progress.tables.snapshots[0].snapshot_id == given[0].snapshot_id
         found = progress.tables.materialization
         assert (found and found.model_dump()) == (kept and kept.model_dump())
+
+
+def test_the_metrics_of_models_are_read() -> None:
+    sha256 = "0123456789abcdef" * 4
+    trained = ModelPin(
+        source="a", uri="s3://b/teacher/R/checkpoints/step-7", sha256=sha256, run="R"
+    ).model_copy(update={"experiment": "teacher"})
+    file = ModelPin(source="b", uri="models/ranker.onnx", sha256=sha256)
+    registry = CollectorRegistry()
+    registry.register(TableCollector(ReportedTables(models=(trained, file, file))))
+    progress = parse_progress(generate_latest(registry).decode())
+    assert progress is not None
+    assert progress.tables.models == (
+        ModelStatus(experiment="teacher", run="R", file="step-7", sha256=sha256),
+        ModelStatus(file="ranker.onnx", sha256=sha256),
+    )
 
 
 STEP = {

@@ -39,6 +39,7 @@ from pipeline_runtime.config import (
     Condition,
     ExperimentStatus,
     MaterializationStatus,
+    ModelStatus,
     OutputStatus,
     TrainerStatus,
     UsageStatus,
@@ -201,10 +202,17 @@ def build_summary(document: Document, status: ExperimentStatus) -> Iterator[tupl
         yield "Kept rows", _describe_kept(kept)
     for read in status.snapshots:
         yield "Read", f"{read.catalog}.{read.table} at snapshot {read.snapshot_id}"
+    for model in status.models:
+        yield "Model", _describe_model(model)
     for metric in trainer.metrics if trainer else ():
         yield f"  {metric.name}", metric.value
     if usage := status.usage:
         yield "Used", ", ".join(_describe_usage(usage))
+
+
+def _describe_model(model: ModelStatus) -> str:
+    origin = "/".join(part for part in (model.experiment, model.run, model.file) if part)
+    return f"{origin}, sha256 {model.sha256[:12]}"
 
 
 def _describe_phase(document: Document, status: ExperimentStatus) -> str:

@@ -250,7 +250,7 @@ def _begin_run(situation: Situation) -> Verdict:
     begun = clear_conditions(TRAINING, WRITING, MATERIALIZED, COMPLETE, FAILED)
     begun += clear_fields("submission", "completion_time", "training_start_time")
     begun += clear_fields("last_failure_time", "trainer", "scaling", "usage", "output")
-    begun += clear_fields("snapshots", "materialization")
+    begun += clear_fields("snapshots", "models", "materialization")
     begun += change(
         run=run,
         run_hash=reading.run_hash,

@@ -15,6 +15,7 @@ from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import NOTHING, Verdict, change, look_again
 from pipeline_runtime.config import (
     MetricStatus,
+    ModelStatus,
     OutputStatus,
     SnapshotStatus,
     StatusModel,
@@ -28,8 +29,8 @@ _MOST_PERCENT = 99
 # Enough for a person; with more digits, the value would change in every pass.
 _RATE_DIGITS = 3
 _METRIC_DIGITS = 6
-# Of a status, which is bounded; enough for 16 snapshots of tables with usual names.
-MAX_SNAPSHOTS_BYTES = 2 << 10
+# Of a status, which is bounded; enough for 8 snapshots and 4 models with usual names.
+MAX_SOURCES_BYTES = 2 << 10
 # Below this, a number that `g` formats with an exponent is written without one.
 _MAX_PLAIN = 1e15
 
@@ -102,13 +103,18 @@ def build_output(table: WrittenTable) -> OutputStatus:
 
 
 def _record_tables(tables: CatalogTables) -> Verdict:
-    """Record the Iceberg tables, those of them that are known."""
-    kept: list[SnapshotStatus] = []
-    room = MAX_SNAPSHOTS_BYTES
-    for snapshot in tables.snapshots:
-        room -= len(json.dumps(snapshot.to_document(), ensure_ascii=False).encode())
-        kept += [snapshot] if room >= 0 else []
-    verdict = change(snapshots=tuple(kept)) if kept else NOTHING
+    """Record the Iceberg tables and models, those of them that are known."""
+    kept: list[SnapshotStatus | ModelStatus] = []
+    room = MAX_SOURCES_BYTES
+    sources: tuple[SnapshotStatus | ModelStatus, ...] = (*tables.snapshots, *tables.models)
+    for source in sources:
+        room -= len(json.dumps(source.to_document(), ensure_ascii=False).encode())
+        kept += [source] if room >= 0 else []
+    verdict = NOTHING
+    if snapshots := tuple(each for each in kept if isinstance(each, SnapshotStatus)):
+        verdict += change(snapshots=snapshots)
+    if models := tuple(each for each in kept if isinstance(each, ModelStatus)):
+        verdict += change(models=models)
     if tables.materialization is not None:
         verdict += change(materialization=tables.materialization)
     return verdict

@@ -21,8 +21,10 @@ from dataset_operator.status import (
     fit_message,
 )
 from pipeline_runtime.config import (
+    MAX_STATUS_MODELS,
     MAX_STATUS_SNAPSHOTS,
     MaterializationStatus,
+    ModelStatus,
     SnapshotStatus,
     clean,
 )
@@ -41,6 +43,10 @@ LONGEST_TABLES = CatalogTables(
     snapshots=tuple(
         SnapshotStatus(catalog="c" * 63, table=f"d.{n:0>510}", snapshot_id=str(2**63 - 1))
         for n in range(MAX_STATUS_SNAPSHOTS)
+    ),
+    models=tuple(
+        ModelStatus(experiment="e" * 63, run="r" * 128, file=f"{n:0>128}", sha256=f"{n:0>64}")
+        for n in range(MAX_STATUS_MODELS)
     ),
     materialization=MaterializationStatus(
         catalog="c" * 63,

@@ -7,7 +7,7 @@ import pytest
 
 from dataset_operator.observed import CatalogTables, WrittenTable
 from dataset_operator.ray.table_reports import parse_lines
-from pipeline_runtime.config import MaterializationStatus, SnapshotStatus
+from pipeline_runtime.config import MaterializationStatus, ModelStatus, SnapshotStatus
 
 LINE = b"output: rows=1000 files=3 bytes=4096"
 
@@ -95,6 +95,30 @@ def test_lines_about_tables_are_read(log: bytes) -> None:
 )
 def test_lines_that_cannot_be_are_skipped(log: bytes) -> None:
     assert parse_lines(log) == (None, CatalogTables())
+
+
+SHA256 = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(
+    ("line", "model"),
+    [
+        (
+            f"model: model_experiment=base model_run=20260101T000000Z-01 file=step-7 sha256={SHA256}",
+            {"experiment": "base", "run": "20260101T000000Z-01", "file": "step-7"},
+        ),
+        (f"model: file=ranker.onnx sha256={SHA256}", {"file": "ranker.onnx"}),
+        (f"model: file=x sha256={SHA256[:-1]}", None),
+        (f"model: file=x sha256={SHA256.upper()}", None),
+        (f"model: file={'x' * 129} sha256={SHA256}", None),
+        (f"model: model_experiment=Base file=x sha256={SHA256}", None),
+        (f"model: sha256={SHA256}", None),
+    ],
+)
+def test_lines_about_models_are_read(line: str, model: dict[str, str] | None) -> None:
+    expected = () if model is None else (ModelStatus(**model, sha256=SHA256),)
+    for log in (line, json.dumps({"logs": line})):
+        assert parse_lines(log.encode())[1].models == expected
 
 
 def test_names_of_tables_survive_json() -> None:
