@@ -104,8 +104,8 @@ SHA256 = "0123456789abcdef" * 4
     ("line", "model"),
     [
         (
-            f"model: model_experiment=base model_run=20260101T000000Z-01 file=step-7 sha256={SHA256}",
-            {"experiment": "base", "run": "20260101T000000Z-01", "file": "step-7"},
+            f"model: model_experiment=base model_run=20260101T-01 file=step-7 sha256={SHA256}",
+            {"experiment": "base", "run": "20260101T-01", "file": "step-7"},
         ),
         (f"model: file=ranker.onnx sha256={SHA256}", {"file": "ranker.onnx"}),
         (f"model: file=x sha256={SHA256[:-1]}", None),
