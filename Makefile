@@ -134,7 +134,7 @@ bench-deduplication: setup ## Measure the gain of request-level deduplication
 bench-order: setup ## Measure the cost of a fixed order of batches on this machine
 	$(BIN)/python -m benchmarks.order $(ARGS)
 
-bench-gpu: setup ## Train on this machine's GPU with each loader; without a GPU, see that it works (ARGS: the benchmark's options)
+bench-gpu: setup ## Train on this machine's GPU with Pipeline.loader and a DataLoader (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a machine with a GPU and no network

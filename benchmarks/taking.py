@@ -21,20 +21,34 @@ def take_batches(
     batch_size: int,
     *,
     in_order: bool = False,
+    weight_column: str | None = None,
+    label_column: str | None = None,
+    ahead: bool = False,
+    waited: Waited | None = None,
 ) -> Iterator[Batch]:
-    """Yield the batches of all groups of one epoch, by the code of a run, without label and weight.
+    """Yield the batches of all groups of one epoch, by the code of a run.
 
     Args:
         in_order: batches continue from chunk to chunk, as under `preserveOrder`.
+        weight_column, label_column, ahead: see `Collator`.
+        waited: receives the times, as that of the feed does.
     """
+    waited = waited or Waited()
     stream = BatchStream(
         chunks=iter(chunks),
         groups=groups,
-        cutting=Cutting(batch_size=batch_size, last_batch="Pad", preserve_order=in_order),
+        cutting=Cutting(
+            batch_size=batch_size,
+            last_batch="Pad",
+            weight_column=weight_column,
+            preserve_order=in_order,
+        ),
         position=Position(),
-        waited=Waited(),
+        waited=waited,
     )
-    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
+    collator = Collator(
+        torch.device("cpu"), weight_column=weight_column, label_column=label_column, ahead=ahead
+    )
     for rows in stream.epoch_rows(0):
         assert rows is not None  # a single rank has rows at every step
-        yield collator.make(rows, None, stream.waited)
+        yield collator.make(rows, stream.following() if ahead else None, waited)

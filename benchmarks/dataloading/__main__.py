@@ -8,65 +8,64 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, Final
 
-from benchmarks.dataloading import peers
-from benchmarks.dataloading.measuring.hosts import Hosts
-from benchmarks.dataloading.peers import DATALOADER, FLOOR, LOADER, SUBJECT
-from benchmarks.dataloading.schedule import (
-    COLD,
-    CPU,
-    MEMORY,
-    NEXT,
-    STEADY,
-    WHOLE,
-    Schedule,
-    Settings,
-)
-from benchmarks.dataloading.tables import make_table
-from benchmarks.dataloading.workloads import FORMS, LAYOUTS, LEVELS
-from benchmarks.harness.cells import Cell, Document
-from benchmarks.harness.machine import MAX_LOAD
-from benchmarks.harness.program import build_parser, run, split
-from benchmarks.harness.report import Benchmark, Metric, Target, cells_of
+from benchmarks.dataloading import child
+from benchmarks.dataloading.jobs import PROVE, Job
+from benchmarks.dataloading.peers import DATALOADER, RAY_DATA, SUBJECT, THREADS
+from benchmarks.dataloading.tables import Table, make_table
+from benchmarks.dataloading.workloads import LEVELS, Workload
+from benchmarks.harness.cells import Cell
+from benchmarks.harness.children import ROOT, Child, environment_of
+from benchmarks.harness.machine import tree_pss_bytes
+from benchmarks.harness.program import build_parser, run
+from benchmarks.harness.report import Benchmark, Metric, Target
+from benchmarks.harness.rounds import Rounds, Sample, measure
+from pipeline_runtime.allocator import keep_freed_memory
 
-DEFAULT_ROWS: Final = 10_000_000
-DEFAULT_ROUNDS: Final = 7
-# Peers are tuned on this many rows: enough for seconds of steady state.
-TUNING_ROWS: Final = 1_000_000
-_FINALS: Final = 2
-_STARTS: Final = 3
+STEADY, WHOLE, CPU = "steadySeconds", "epochSeconds", "cpuSeconds"
+COLD, MEMORY = "coldFirstBatchSeconds", "peakBytes"
+FLAT, NESTED = "flat, expanded", "nested, deduplicated"
+_NESTED_SUBJECT: Final = f"{SUBJECT} ({NESTED})"
+_PEERS: Final = (DATALOADER, THREADS, RAY_DATA)
+# How often memory is measured. It costs milliseconds per process, so never in a timed epoch.
+_WATCH_SECONDS: Final = 0.2
+# Half of the days of the sample data, so that the planner has a filter to push down. A table with
+# fewer rows than these has a single day.
+_WHERE: Final = "day >= '2026-01-05'"
+_ROWS_WITH_DAYS: Final = 1_000_000
 
-# A quick run takes about a minute: the loaders that start fast, and Ray Data once.
-QUICK_ROWS: Final = 20_000
-QUICK_PEERS: Final = (LOADER, DATALOADER, "threads", "ray-stock", "duckdb")
+ALL_ON: Final = "all on"
+# By cell and variant, the switches of `pipelineOptions.debug` that are off.
+VARIANTS: Final[Mapping[str, Mapping[str, str]]] = {
+    FLAT: {
+        "pushdown off": "pushdown",
+        "projection off": "projection",
+        "kernels off": "kernels",
+        "page decoding off": "page_decoding",
+        "ready batches off": "ready_batches",
+    },
+    NESTED: {"page decoding off": "page_decoding", "deduplication off": "deduplication"},
+}
 
-STARTS, ABLATION = "starts", "ablation"
-
-_FLAT, _FLAT_ONCE = "flat, expanded", "flat, deduplicated"
-_NESTED_ONCE = "nested, deduplicated"
-_USUAL: Final = " (flat, expanded)"  # beside deduplicated batches
 # Least ratio by cell and peer, without work and with heavy work.
 _LEAST: Final = (
-    (_FLAT, DATALOADER, (1.4, 1.4)),
-    (_FLAT_ONCE, DATALOADER + _USUAL, (1.8, 1.8)),
-    (_FLAT_ONCE, DATALOADER, (1.3, 1.3)),
-    (_FLAT, FLOOR, (0.9, 0.9)),
-    (_NESTED_ONCE, DATALOADER + _USUAL, (4.0, 4.0)),
-    (_NESTED_ONCE, DATALOADER, (1.2, 1.2)),
-    (_FLAT, "ray-stock", (4.0, 8.0)),
-    (_NESTED_ONCE, "ray-stock" + _USUAL, (12.0, 20.0)),
-    (_FLAT, "threads", (0.95, 0.95)),
+    (FLAT, DATALOADER, (1.4, 1.4)),
+    (NESTED, f"{DATALOADER} ({FLAT})", (4.0, 4.0)),
+    (FLAT, RAY_DATA, (4.0, 8.0)),
+    (NESTED, f"{RAY_DATA} ({FLAT})", (12.0, 20.0)),
+    (FLAT, THREADS, (0.95, 0.95)),
 )
-_MOST_OF_LOADER: Final = 1.03  # of the time of a run's own feed
-_MOST_SECONDS: Final = (
-    ("first batch of a fresh process", COLD, 1.5),
-    ("first batch of the next epoch", NEXT, 0.3),
-)
+_MOST_SECONDS_COLD: Final = 1.5
 
 
-def _build_targets() -> Iterator[Target]:
+def build_targets() -> Iterator[Target]:
+    """Yield the targets of speed, then that of the start."""
     for cell, peer, least in _LEAST:
         for level, ratio in zip(LEVELS, least, strict=True):
             yield Target(
@@ -76,48 +75,15 @@ def _build_targets() -> Iterator[Target]:
                 cells=(f"{level}, {cell}",),
                 at_least=ratio,
             )
-    flat = tuple(f"{level}, {_FLAT}" for level in LEVELS)
     yield Target(
-        text=f"time of Pipeline.loader, at most {_MOST_OF_LOADER:g} times that of a run's feed",
-        metric=STEADY,
-        arms=(LOADER,),
-        cells=flat,
-        at_most=_MOST_OF_LOADER,
+        text=f"first batch of a fresh process, at most {_MOST_SECONDS_COLD:g} s",
+        metric=COLD,
+        arms=(SUBJECT,),
+        cells=tuple(f"{level}, {FLAT}" for level in LEVELS),
+        at_most=_MOST_SECONDS_COLD,
+        of_ratio=False,
+        by_bound=False,
     )
-    for text, metric, most in _MOST_SECONDS:
-        yield Target(
-            text=f"{text}, at most {most:g} s",
-            metric=metric,
-            arms=(SUBJECT,),
-            cells=flat,
-            at_most=most,
-            of_ratio=False,
-            by_bound=False,
-        )
-
-
-def find_doubts(results: Document) -> list[str]:
-    """Return why a run cannot meet or miss a target; nothing if it can."""
-    settings, load = results["settings"], results["loadAverage"][0]
-    doubts = ["a quick run, whose speeds mean nothing"] if settings.get("quick") else []
-    for name, least in (("rows", DEFAULT_ROWS), ("rounds", DEFAULT_ROUNDS)):
-        if settings[name] < least:
-            doubts.append(f"{settings[name]:,} {name} of {least:,}")
-    if settings.get("keep_all_rounds"):
-        doubts.append("rounds counted whatever their calibration")
-    if load > MAX_LOAD:
-        doubts.append(f"other work ran beside it: load average {load} at the start")
-    return doubts
-
-
-def _list_settings(results: Document) -> Iterator[str]:
-    """Yield the settings that tuned peers were measured with."""
-    cells = [cell for cell in cells_of(results) if cell.facts.get("settings")]
-    if cells:
-        yield "\n## Settings of the peers\n"
-        for cell in cells:
-            found = "; ".join(f"{arm}: {text}" for arm, text in cell.facts["settings"].items())
-            yield f"- {cell.name} (run {cell.facts.get('run', 0)}): {found}"
 
 
 BENCHMARK = Benchmark(
@@ -134,95 +100,129 @@ BENCHMARK = Benchmark(
         Metric(name=CPU, label="core seconds per million rows", is_compared=False, is_drawn=False),
         Metric(name=MEMORY, label="memory, MiB", scale=2**-20, is_compared=False, is_drawn=False),
         Metric(name=COLD, label="first batch, fresh, s", is_compared=False, is_drawn=False),
-        Metric(name=NEXT, label="of the next epoch, s", is_compared=False, is_drawn=False),
     ),
-    targets=tuple(_build_targets()),
+    targets=tuple(build_targets()),
     cell_label="work, files, batches",
     arm_label="loader",
     fact_labels={"run": "run", "setAside": "rounds set aside"},
-    add_lines=_list_settings,
-    fixed_settings=("rows",),
-    find_doubts=find_doubts,
 )
 
 
-def parse() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
-    parser = build_parser(
-        "dataloading", __doc__, rows=DEFAULT_ROWS, rounds=DEFAULT_ROUNDS, adds=True
-    )
-    add = parser.add_argument
-    tuning = f"rows on which peers are tuned ({TUNING_ROWS:,})"
-    add("--tuning-rows", type=int, metavar="N", default=TUNING_ROWS, help=tuning)
-    keeps = "rounds count whatever their calibration: for a machine that is never calm"
-    add("--keep-all-rounds", action="store_true", help=keeps)
-    add("--peers", type=split, metavar="A,B,…", help="of " + ", ".join(peers.COMPARED[1:]))
-    for name, known, text in (
-        ("--work", LEVELS, "levels"),
-        ("--layouts", LAYOUTS, "of the files"),
-        ("--forms", FORMS, "of the batches"),
-    ):
-        text = f"{text}: {', '.join(known)} (all)"
-        add(name, type=_among(known), metavar="A,B,…", default=known, help=text)
-    parts = (STARTS, ABLATION)
-    add("--without", type=_among(parts), metavar="A,B,…", default=(), help=f"of {parts}")
-    add("--quick", action="store_true", help="few rows, once: do the loaders agree?")
-    return parser
+class Processes:
+    """A process for each loader. While one works, the others wait.
 
-
-def _among(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """Return a parser of lists of these names, which are returned in their order here."""
-
-    def parse_names(text: str) -> tuple[str, ...]:
-        given = split(text)
-        wrong = [name for name in given if name not in known]
-        if wrong or not given:
-            got = repr(wrong[0]) if wrong else "none"
-            raise argparse.ArgumentTypeError(f"must be among {', '.join(known)}, but got {got}")
-        return tuple(name for name in known if name in given)
-
-    return parse_names
-
-
-def build_settings(options: argparse.Namespace) -> Settings:
-    """Build the settings from options, and make missing tables.
-
-    Raises BenchmarkError if a peer is unknown.
+    A DataLoader forks its workers, which is not safe beside the threads of Ray or of Lastmile.
     """
-    quick = options.quick
-    if quick:
-        options.rows, options.rounds = min(options.rows, QUICK_ROWS), 1
-        options.work = ("heavy",)
-        options.peers = options.peers or QUICK_PEERS
-    loaders = peers.choose_installed(options.peers)
-    starters = (SUBJECT,) if quick else loaders
-    return Settings(
-        table=make_table(options.data, options.rows, options.layouts),
-        tuning_table=make_table(
-            options.data, min(options.rows, options.tuning_rows), options.layouts
-        ),
-        loaders=loaders,
-        layouts=options.layouts,
-        forms=options.forms,
-        levels=options.work,
-        rounds=options.rounds,
-        keeps_all_rounds=options.keep_all_rounds or quick,
-        finals=0 if quick else _FINALS,
-        starters=() if STARTS in options.without else starters,
-        starts=1 if quick else _STARTS,
-        has_ablation=ABLATION not in options.without,
-        is_quick=quick,
-    )
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._alive: dict[str, Child] = {}
+
+    def run(self, job: Job) -> dict[str, Any]:
+        """Measure an epoch in a process that stays. Raises BenchmarkError if it fails."""
+        if job.loader not in self._alive:
+            self._alive[job.loader] = self._stack.enter_context(open_child(job.loader))
+        return dict(self._alive[job.loader].ask(asdict(job)))
+
+    def run_fresh(self, job: Job) -> dict[str, Any]:
+        """Measure an epoch in a new process, with its start and its memory."""
+        with open_child(job.loader) as process, _watching_memory(process.pid) as peak:
+            found = process.ask(asdict(job))
+        cold = found["firstBatchAt"] - process.started_at
+        return {**found, COLD: cold, MEMORY: peak[0]}
+
+
+def open_child(name: str) -> Child:
+    """Start a process that measures, with Lastmile's setting of the allocator, also for peers."""
+    return Child(name, [child.__file__], environment_of(ROOT) | keep_freed_memory())
+
+
+@contextmanager
+def _watching_memory(root: int) -> Iterator[list[int]]:
+    """Yield a list with the most memory that a process and its descendants had."""
+    peak, is_over = [0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_WATCH_SECONDS):
+            peak[0] = max(peak[0], tree_pss_bytes(root))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def compare_loaders(level: str, table: Table, rounds: int, processes: Processes) -> Iterator[Cell]:
+    """Measure all loaders at a level of work, and yield a cell for each table of the subject."""
+    jobs = {name: Job(loader=name, workload=_workload(level, table)) for name in (SUBJECT, *_PEERS)}
+    jobs[_NESTED_SUBJECT] = Job(loader=SUBJECT, workload=_workload(level, table, NESTED))
+    proofs = {
+        name: partial(sample_fresh, replace(job, consumer=PROVE), processes)
+        for name, job in jobs.items()
+    }
+    proof = measure(f"{level}, proof", proofs, Rounds(count=1, warmups=0))
+    arms = {name: partial(sample, job, processes, table.rows) for name, job in jobs.items()}
+    timed = measure(level, arms, Rounds(count=rounds))
+    found = {name: timed.arms[name] | proof.arms[name] for name in jobs}
+    flat = {name: found[name] for name in (SUBJECT, *_PEERS)}
+    nested = {SUBJECT: found[_NESTED_SUBJECT]}
+    nested |= {f"{peer} ({FLAT})": found[peer] for peer in (DATALOADER, RAY_DATA)}
+    for cell, chosen in ((FLAT, flat), (NESTED, nested)):
+        yield Cell(name=f"{level}, {cell}", base=SUBJECT, arms=chosen, facts=proof.facts)
+
+
+def compare_options(cell: str, table: Table, rounds: int, processes: Processes) -> Cell:
+    """Measure Lastmile with heavy work without each of its optimisations, in whole epochs."""
+    where = _WHERE if table.rows >= _ROWS_WITH_DAYS else None
+    workload = replace(_workload("heavy", table, cell), where=where)
+    workloads = {ALL_ON: workload}
+    for name, switch in VARIANTS[cell].items():
+        workloads[name] = replace(workload, options={switch: False})
+    arms = {
+        name: partial(sample, Job(loader=SUBJECT, workload=one), processes, table.rows)
+        for name, one in workloads.items()
+    }
+    found = measure(f"options, heavy, {cell}", arms, Rounds(count=rounds))
+    found.arms = {name: {WHOLE: values[WHOLE]} for name, values in found.arms.items()}
+    return found
+
+
+def sample(job: Job, processes: Processes, rows: int) -> Sample:
+    """Measure an epoch, by seconds per million rows of the table."""
+    epoch, millions = processes.run(job), rows / 1e6
+    values = {
+        STEADY: epoch["steadySecondsPerRow"] * epoch["sums"]["rows"] / millions,
+        WHOLE: epoch["seconds"] / millions,
+        CPU: epoch["cpuSeconds"] / millions,
+    }
+    return Sample(values, epoch["sums"])
+
+
+def sample_fresh(job: Job, processes: Processes) -> Sample:
+    """Measure the first batch and the memory of a new process."""
+    epoch = processes.run_fresh(job)
+    return Sample({name: epoch[name] for name in (COLD, MEMORY)}, epoch["sums"])
+
+
+def _workload(level: str, table: Table, cell: str = FLAT) -> Workload:
+    layout, form = cell.split(", ")
+    return Workload(level=level, root=table.roots[layout], layout=layout, form=form)
 
 
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
     """Measure all cells."""
-    settings = build_settings(options)
-    for name, reason in peers.describe_missing(options.peers).items():
-        print(f"skipped: {name}: {reason}", file=sys.stderr)
-    with Hosts() as hosts:
-        yield from Schedule(settings, hosts).measure()
+    table = make_table(options.data, options.rows, ("flat", "nested"))
+    with ExitStack() as stack:
+        processes = Processes(stack)
+        for level in LEVELS:
+            yield from compare_loaders(level, table, options.rounds, processes)
+        for cell in VARIANTS:
+            yield compare_options(cell, table, options.rounds, processes)
 
 
 if __name__ == "__main__":
-    sys.exit(run(BENCHMARK, parse(), compare))
+    parser = build_parser("dataloading", __doc__, rows=10_000_000, rounds=7)
+    sys.exit(run(BENCHMARK, parser, compare))

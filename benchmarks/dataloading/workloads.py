@@ -1,8 +1,6 @@
-"""The two levels of last-mile work, each once as a manifest and as constants for the peers.
+"""The two levels of last-mile work, each once as a pipeline and as constants for the peers.
 
-Lastmile runs the manifest; `arrow_work` and `stock_loader` do the same by hand. Two kernels are
-shared on purpose, since a peer with another hash would keep other rows: `hashing.keep_mask` chooses
-the negatives and `hashing.bucket_of` computes the buckets. The code around them is each loader's.
+Lastmile runs the pipeline; `row_groups` and `stock_loader` do the same by hand.
 
     none    all columns that convert to tensors unchanged
     heavy   the model's columns: spam users out, label derived, negatives downsampled, weighted,
@@ -11,18 +9,15 @@ the negatives and `hashing.bucket_of` computes the buckets. The code around them
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from pipeline_runtime.config import DatasetExperiment, parse_experiment
+from pipeline_runtime import Pipeline
+from pipeline_runtime.config import DatasetExperiment
 from pipeline_runtime.sample_data.options import SampleDataOptions
-from pipeline_runtime.spelling import to_options
 
 LEVELS: Final = ("none", "heavy")
-# Layouts of files: a row per impression, or a row per request with lists of impressions.
-LAYOUTS: Final = ("flat", "nested")
-# Forms of batches: every row with its user's columns, or these columns once per request.
-FORMS: Final = ("expanded", "deduplicated")
 BATCH_SIZE: Final = 4096  # rows; the spec's default
 
 NUM_DENSE: Final = 20
@@ -70,17 +65,6 @@ KEPT_COLUMNS: Final = (*ROW_ID_COLUMNS, "item_id", *DENSE)  # heavy work deliver
 HEAVY_COLUMNS: Final = (*KEPT_COLUMNS, SEQUENCE, *HASHED, "label", "sample_weight")
 _HEAVY_INPUTS: Final = (SPAM_KEY, "clicked", "saves", "conversion_delay_hours")
 
-# Options with which Ray Data feeds Lastmile (its plain path); all others need no Ray.
-RAY_DATA: Final = ("feed", "RayData")
-FUSION_OFF: Final = ("fusion", False)  # each step in separate tasks
-
-# The same model at every level: it uses columns that both levels deliver.
-MODEL_CONFIG: Final[dict[str, Any]] = {
-    "dense": list(DENSE),
-    "categorical": [*WHOLE_CATEGORIES, "item_id", "position"],
-    "sequences": [{"column": SEQUENCE, "target": "item_id"}],
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -89,34 +73,27 @@ class Workload:
     Args:
         level: one of `LEVELS`.
         root: folder of the sample data; relative paths are relative to the working directory.
-        layout: layout of its files, one of `LAYOUTS`.
-        form: form of the batches, one of `FORMS`.
+        layout: `flat` files have a row per impression, `nested` ones a row per request with lists
+            of impressions.
+        form: `expanded` batches have every row with its user's columns, `deduplicated` ones these
+            columns once per request, which only nested files have here.
         options: `spec.pipelineOptions` that differ from the default; for Lastmile alone.
         where: rows of the table that are read, as `spec.dataset.where`; for Lastmile alone.
-        shuffle: `spec.training.shuffle.unit`; for Lastmile alone.
-        batch_size: rows of a batch; stock Ray Data has the default alone.
-        keep: condition of a filter before all other steps; for Lastmile alone.
-        more_columns: columns of batches besides those of the level; for Lastmile alone.
-        declares_requests: the manifest names the key of requests in flat files; Lastmile alone.
+        batch_size: rows of a batch; Ray Data has the default alone.
     """
 
     level: str
     root: str
     layout: str = "flat"
     form: str = "expanded"
-    options: tuple[tuple[str, bool | str], ...] = ()
+    options: Mapping[str, bool] = field(default_factory=dict)
     where: str | None = None
-    shuffle: str = "None"
     batch_size: int = BATCH_SIZE
-    keep: str | None = None
-    more_columns: tuple[str, ...] = ()
-    declares_requests: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of batches."""
-        columns = HEAVY_COLUMNS if self.level == "heavy" else PLAIN_COLUMNS
-        return (*columns, *self.more_columns)
+        return HEAVY_COLUMNS if self.level == "heavy" else PLAIN_COLUMNS
 
     @property
     def read_columns(self) -> tuple[str, ...]:
@@ -131,94 +108,44 @@ class Workload:
         return self.form == "deduplicated"
 
     @property
-    def needs_ray(self) -> bool:
-        """Return whether Lastmile runs this work on Ray."""
-        return RAY_DATA in self.options or FUSION_OFF in self.options
-
-    @property
-    def label_column(self) -> str:
-        return "label" if self.level == "heavy" else "clicked"
-
-    @property
     def weight_column(self) -> str | None:
         return "sample_weight" if self.level == "heavy" else None
 
 
-def build_experiment(workload: Workload) -> DatasetExperiment:
-    """Build the manifest for Lastmile, as `lastmile run` would read it."""
-    training: dict[str, Any] = {
-        "batchSize": workload.batch_size,
-        "columns": list(workload.columns),
-        "labelColumn": workload.label_column,
-        "deduplicated": workload.is_deduplicated,
-        "shuffle": {"unit": workload.shuffle},
-    }
-    if workload.weight_column:
-        training["weightColumn"] = workload.weight_column
-    return parse_experiment(
-        {
-            "apiVersion": "experiments.lastmile.dev/v1alpha1",
-            "kind": "DatasetExperiment",
-            "metadata": {"name": f"benchmark-{workload.level}"},
-            "spec": {
-                "dataset": build_dataset(workload),
-                "pipeline": build_steps(workload),
-                "pipelineOptions": build_options(workload),
-                "training": training,
-            },
-        }
-    )
-
-
-def build_options(workload: Workload) -> dict[str, Any]:
-    """Return the manifest's `spec.pipelineOptions`.
+def build_pipeline(workload: Workload) -> Pipeline:
+    """Return the work as users of Lastmile write it.
 
     The benchmarks compare loaders by the rows that they have ready, in any order.
     """
-    return {"preserveOrder": False} | to_options(dict(workload.options))
-
-
-def build_dataset(workload: Workload) -> dict[str, Any]:
-    """Return the manifest's `spec.dataset`."""
-    dataset: dict[str, Any] = {"parquet": {"uri": "impressions/"}, "rowKey": [ROW_KEY]}
-    declares_requests = workload.is_deduplicated or workload.declares_requests
-    if declares_requests and workload.layout == "flat":  # the layout of a nested file defines it
-        dataset |= {"requestKey": REQUEST_KEY, "requestColumns": sorted(ONCE - {REQUEST_KEY})}
-    if workload.where:
-        dataset["where"] = workload.where
-    return dataset
-
-
-def build_steps(workload: Workload) -> list[Any]:
-    """Return the manifest's `spec.pipeline`."""
-    steps: list[Any] = [{"filter": {"where": workload.keep}}] if workload.keep else []
-    return [*steps, *_build_heavy_steps()] if workload.level == "heavy" else steps
-
-
-def _build_heavy_steps() -> list[Any]:
-    label = {"name": "label", "expression": "clicked or coalesce(saves, 0) > 0"}
+    pipeline = Pipeline.read_parquet("impressions/", row_key=ROW_KEY, where=workload.where)
+    pipeline = pipeline.with_options(preserve_order=False, **workload.options)
+    if workload.level == "none":
+        return pipeline
     by = f"case when conversion_delay_hours is not null then {CONVERSION_WEIGHT} else 1.0 end"
-    return [
-        {"antiJoin": {"parquet": {"uri": "spam_users/"}, "keys": [SPAM_KEY]}},
-        {"derive": {"columns": [label]}},
-        {
-            "downsample": {
-                "where": "not label",
-                "keepPercent": KEEP_PERCENT,
-                "seed": DOWNSAMPLE_SEED,
-                "weightColumn": "sample_weight",
-            }
-        },
-        {"weight": {"column": "sample_weight", "by": by}},
-        {"fillNull": {"columns": _build_fillers()}},
-        {"padSequence": {"columns": [SEQUENCE], "length": SEQUENCE_LENGTH}},
-        {"hashBucket": {"columns": list(HASHED), "buckets": NUM_BUCKETS, "seed": HASH_SEED}},
-    ]
+    return (
+        pipeline.anti_join("spam_users/", on=SPAM_KEY)
+        .derive(label="clicked or coalesce(saves, 0) > 0")
+        .downsample(
+            KEEP_PERCENT, where="not label", seed=DOWNSAMPLE_SEED, weight_column="sample_weight"
+        )
+        .weight("sample_weight", by=by)
+        .fill_null(dict.fromkeys(TEXTS, UNKNOWN_TEXT) | dict.fromkeys(CATEGORIES_WITH_NULLS, 0))
+        .pad_sequence(SEQUENCE, length=SEQUENCE_LENGTH)
+        .hash_bucket(*HASHED, buckets=NUM_BUCKETS, seed=HASH_SEED)
+    )
 
 
-def _build_fillers() -> list[dict[str, Any]]:
-    values = {**dict.fromkeys(TEXTS, UNKNOWN_TEXT), **dict.fromkeys(CATEGORIES_WITH_NULLS, 0)}
-    return [{"name": name, "value": value} for name, value in values.items()]
+def build_experiment(workload: Workload) -> DatasetExperiment:
+    """Return the same with a training, as `lastmile run` reads it from a manifest."""
+    return build_pipeline(workload).experiment(
+        f"benchmark-{workload.level}",
+        batch_size=workload.batch_size,
+        columns=list(workload.columns),
+        label_column="label" if workload.level == "heavy" else "clicked",
+        weight_column=workload.weight_column,
+        deduplicated=workload.is_deduplicated,
+        shuffle={"unit": "None"},
+    )
 
 
 # A day of the sample data is one file. With fewer rows there are fewer days, not smaller files.

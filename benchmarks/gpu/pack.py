@@ -85,9 +85,8 @@ def write_archive(path: Path, wheels: Iterable[Path]) -> None:
         check=True,
     )
     with tarfile.open(path, "w") as archive:
-        for name in listed.stdout.splitlines():
-            if (ROOT / name).exists():
-                archive.add(ROOT / name, f"{NAME}/{name}")
+        for name in filter(Path.exists, map(ROOT.joinpath, listed.stdout.splitlines())):
+            archive.add(name, f"{NAME}/{name.relative_to(ROOT)}")
         for wheel in sorted(wheels):
             _add_bytes(archive, f"wheels/{wheel.name}", _shrink_wheel(wheel))
         archive.add(Path(__file__).with_name("on_device.py"), f"{NAME}/run.py")

@@ -1,7 +1,6 @@
 """`python -m benchmarks.pairs --base COMMIT`: epochs of this checkout and of another, interleaved.
 
-Both must deliver the same rows. Rounds are added until the bounds of every ratio of speeds are
-narrow enough.
+Both must deliver the same rows. Flat files have expanded batches, nested ones deduplicated batches.
 """
 
 from __future__ import annotations
@@ -12,25 +11,29 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.dataloading import child
+from benchmarks.dataloading.jobs import PROVE, TAKE
+from benchmarks.dataloading.peers import LOADER, SUBJECT
+from benchmarks.dataloading.tables import make_table
 from benchmarks.dataloading.workloads import LEVELS
 from benchmarks.harness import children
 from benchmarks.harness.cells import Cell
 from benchmarks.harness.program import build_parser, run, split
 from benchmarks.harness.report import Benchmark, Metric, Target
-from benchmarks.harness.rounds import Arm, Rounds, Sample, check_agreement, measure
-from benchmarks.pairs import cells, child
+from benchmarks.harness.rounds import Rounds, Sample, check_agreement, measure
 from pipeline_runtime.allocator import keep_freed_memory
 
-DEFAULT_ROWS: Final = 3_000_000
 # Some processes are a few percent slower than others of the same code, by where their memory lies.
 # So an arm has several of them, one after another.
 ROUNDS_OF_A_PROCESS: Final = 5
-# Names of the loaders in `benchmarks.dataloading.peers`.
-LOADERS: Final = {"feed": "lastmile", "loader": "loader"}
-SPEED = "rowsPerSecond"
+LOADERS: Final = {"feed": SUBJECT, "loader": LOADER}
+# The form of batches for each layout.
+FORMS: Final = {"flat": "expanded", "nested": "deduplicated"}
+SPEED, MEMORY = "rowsPerSecond", "peakBytes"
 
 BENCHMARK = Benchmark(
     name="pairs",
@@ -42,11 +45,11 @@ BENCHMARK = Benchmark(
         Metric(name=SPEED, label="thousand rows/s", scale=1e-3),
         Metric(name="epochRowsPerSecond", label="in the whole epoch", scale=1e-3, is_drawn=False),
         Metric(name="cpuSeconds", label="core seconds", is_drawn=False),
-        Metric(name="peakBytes", label="peak memory, MiB", scale=2**-20, is_drawn=False),
+        Metric(name=MEMORY, label="peak memory, MiB", scale=2**-20, is_drawn=False),
     ),
     targets=(
         Target(text="speed, at least 0.97", metric=SPEED, at_least=0.97),
-        Target(text="memory, at most 1.03", metric="peakBytes", at_most=1.03, by_bound=False),
+        Target(text="memory, at most 1.03", metric=MEMORY, at_most=1.03, by_bound=False),
     ),
 )
 
@@ -67,22 +70,18 @@ class Side:
         """Start a process that measures epochs."""
         environment = children.environment_of(self.folder) | keep_freed_memory()
         process = children.Child(self.name, [child.__file__], environment)
-        found = Path(process.hello["checkout"])
+        found = Path(process.hello)
         assert found == self.folder, f"{self.name} must run {self.folder}, but imported {found}"
         return process
-
-    def ask(self, process: children.Child, cell: cells.Cell, consumer: str) -> Any:
-        """Measure an epoch. Raises BenchmarkError if it fails."""
-        loader = LOADERS[self.name if self.name in LOADERS else "feed"]
-        return process.ask({"loader": loader, "workload": cell.workload, "consumer": consumer})
 
 
 class Pair:
     """The sides of a cell, each with a process that is renewed from time to time."""
 
-    def __init__(self, cell: cells.Cell, sides: list[Side], stack: ExitStack) -> None:
-        self.cell = cell
-        self.sides = sides
+    def __init__(self, workload: dict[str, Any], sides: list[Side], stack: ExitStack) -> None:
+        self.peaks: dict[str, list[float]] = {side.name: [] for side in sides}
+        self._workload = workload
+        self._sides = sides
         self._stack = stack
         self._alive: dict[str, children.Child] = {}
 
@@ -94,88 +93,62 @@ class Pair:
         if index % ROUNDS_OF_A_PROCESS:
             return
         self._stack.close()
-        self._alive = {side.name: self._stack.enter_context(side.open()) for side in self.sides}
-        proofs = {s.name: s.ask(self._alive[s.name], self.cell, "prove") for s in self.sides}
-        check_agreement(self.cell.name, {name: proof["sums"] for name, proof in proofs.items()})
+        proofs = {}
+        for side in self._sides:
+            self._alive[side.name] = self._stack.enter_context(side.open())
+            self.peaks[side.name].append(self._ask(side.name, TAKE)["peakBytes"])
+            proofs[side.name] = self._ask(side.name, PROVE)["sums"]
+        check_agreement("values of all columns", proofs)
 
-    def arm(self, side: Side) -> Arm:
-        """Return an epoch in the process that stays."""
+    def sample(self, name: str) -> Sample:
+        """Measure an epoch of a side."""
+        epoch = self._ask(name, TAKE)
+        values = {
+            SPEED: 1 / epoch["steadySecondsPerRow"],
+            "epochRowsPerSecond": epoch["sums"]["rows"] / epoch["seconds"],
+            "cpuSeconds": epoch["cpuSeconds"],
+        }
+        return Sample(values, epoch["sums"])
 
-        def epoch() -> Sample:
-            found = side.ask(self._alive[side.name], self.cell, "take")
-            values = {name: v for name, v in found["values"].items() if name != "peakBytes"}
-            return Sample(values, found["sums"])
-
-        return epoch
-
-    def fresh_arm(self, side: Side) -> Arm:
-        """Return an epoch in a new process, for its memory."""
-
-        def epoch() -> Sample:
-            with side.open() as process:
-                found = side.ask(process, self.cell, "take")
-            return Sample({"peakBytes": found["values"]["peakBytes"]}, found["sums"])
-
-        return epoch
+    def _ask(self, name: str, consumer: str) -> Any:
+        loader = LOADERS.get(name, SUBJECT)
+        request = {"loader": loader, "workload": self._workload, "consumer": consumer}
+        return self._alive[name].ask(request)
 
 
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
     """Measure all cells; there is one for each base."""
+    table = make_table(options.data.absolute(), options.rows, tuple(FORMS))
+    names = [options.subject, *options.base]
     with ExitStack() as stack:
-        names = [options.subject, *options.base]
-        sides = [
-            Side(n, children.ROOT if n in LOADERS else stack.enter_context(children.checkout(n)))
-            for n in names
-        ]
+        folders = {n: stack.enter_context(children.checkout(n)) for n in names if n not in LOADERS}
+        sides = [Side(name, folders.get(name, children.ROOT)) for name in names]
         for side in sides:
             side.compile_kernels()
-        for cell in cells.build_cells(options.cells, options.data, options.rows, options.work):
-            yield from compare_sides(cell, sides, options, stack.enter_context(ExitStack()))
+        for level in LEVELS:
+            for layout, form in FORMS.items():
+                root = table.roots[layout]
+                workload = {"level": level, "root": root, "layout": layout, "form": form}
+                yield from compare_sides(f"{level}, {layout}", workload, sides, options.rounds)
 
 
 def compare_sides(
-    cell: cells.Cell, sides: list[Side], options: argparse.Namespace, stack: ExitStack
+    cell: str, workload: dict[str, Any], sides: list[Side], num_rounds: int
 ) -> Iterator[Cell]:
-    """Measure one cell: memory first, then speed."""
-    pair = Pair(cell, sides, stack)
+    """Measure the speed of all sides in a cell, and the memory of their new processes."""
     subject, *bases = (side.name for side in sides)
-
-    def is_enough(found: Cell) -> bool:
-        ratios = (found.ratio(subject, SPEED, base) for base in bases)
-        return all(ratio is not None and ratio.width < options.width for ratio in ratios)
-
-    rounds = Rounds(
-        count=options.rounds,
-        max_count=options.max_rounds,
-        warmups=0,
-        is_enough=is_enough,
-        before=pair.renew,
-    )
-    fresh = measure(
-        f"{cell.name}, fresh processes",
-        {side.name: pair.fresh_arm(side) for side in sides},
-        Rounds(count=options.fresh_rounds, warmups=0),
-    )
-    found = measure(cell.name, {side.name: pair.arm(side) for side in sides}, rounds)
-    stack.close()
+    with ExitStack() as stack:
+        pair = Pair(workload, sides, stack)
+        arms = {side.name: partial(pair.sample, side.name) for side in sides}
+        found = measure(cell, arms, Rounds(count=num_rounds, warmups=0, before=pair.renew))
     for base in bases:
-        arms = {name: found.arms[name] | fresh.arms[name] for name in (base, subject)}
-        yield Cell(name=cell.name, base=base, arms=arms, facts=found.facts)
-
-
-def parse() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
-    parser = build_parser("pairs", __doc__, rows=DEFAULT_ROWS, rounds=7)
-    add = parser.add_argument
-    add("--subject", choices=LOADERS, default="feed", help="of this checkout; feed: that of a run")
-    add("--base", type=split, required=True, metavar="A,B,…", help="feed, loader, or commits")
-    add("--cells", choices=cells.KINDS, default=cells.KINDS[0])
-    add("--work", type=split, default=("none", "heavy"), help=f"of {', '.join(LEVELS)}")
-    add("--width", type=float, default=0.03, help="rounds are added until bounds are this narrow")
-    add("--max-rounds", type=int, default=60)
-    add("--fresh-rounds", type=int, default=3, help="fresh processes, for the peak memory")
-    return parser
+        chosen = {name: found.arms[name] | {MEMORY: pair.peaks[name]} for name in (base, subject)}
+        yield Cell(name=cell, base=base, arms=chosen, facts=found.facts)
 
 
 if __name__ == "__main__":
-    sys.exit(run(BENCHMARK, parse(), compare, fails_if_missed=True))
+    parser = build_parser("pairs", __doc__, rows=3_000_000, rounds=20)
+    add = parser.add_argument
+    add("--subject", choices=LOADERS, default="feed", help="of this checkout; feed: that of a run")
+    add("--base", type=split, required=True, metavar="A,B,…", help="feed, loader, or commits")
+    sys.exit(run(BENCHMARK, parser, compare, fails_if_missed=True))

@@ -1,4 +1,4 @@
-"""Stock Ray Data, as its documentation teaches: read_parquet, map_batches per step, torch batches.
+"""Ray Data, as its documentation teaches: read_parquet, map_batches per step, torch batches.
 
 Columns are selected; each step is a function of numpy batches, the default format; all other
 settings are Ray's defaults. Ray has no default conversion of ragged lists to tensors, so the
@@ -15,20 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 import ray.data
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from benchmarks.dataloading.work.arrow_work import (
-    Arrays,
-    fill,
+from benchmarks.dataloading.loaders.row_groups import (
+    as_tensors,
     hash_ids,
     is_drawn,
-    process,
+    read_spam,
     weigh,
 )
-from benchmarks.dataloading.work.batching import to_tensors
-from benchmarks.dataloading.work.row_groups import flat_columns
 from benchmarks.dataloading.workloads import (
     BATCH_SIZE,
     HASHED,
@@ -39,6 +35,7 @@ from benchmarks.dataloading.workloads import (
     TEXTS,
     Workload,
 )
+from pipeline_runtime.arrays.conversion import to_arrays
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 
 NumpyBatch = dict[str, npt.NDArray[Any]]
@@ -48,14 +45,16 @@ class StockLoader:
     """Epochs by Ray Data alone."""
 
     def __init__(self, workload: Workload) -> None:
-        be_quiet()
-        self._workload = workload
+        # Without Ray Data's output; its work stays the same.
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = context.print_on_execution_start = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        self._is_heavy = workload.level == "heavy"
         dataset = ray.data.read_parquet(f"{workload.root}/impressions")
         dataset = dataset.select_columns(list(workload.read_columns))
-        if workload.level == "heavy":
-            spam = pq.read_table(f"{workload.root}/spam_users", columns=[SPAM_KEY])
-            spam_ids = spam.column(SPAM_KEY).to_numpy()
-            dataset = dataset.map_batches(drop_spam, fn_kwargs={"spam": spam_ids})  # type: ignore[arg-type]
+        if self._is_heavy:
+            spam = {"spam": read_spam(workload).to_numpy()}
+            dataset = dataset.map_batches(drop_spam, fn_kwargs=spam)  # type: ignore[arg-type]
             for step in (derive_label, downsample, add_weight, pad_sequence, hash_categories):
                 dataset = dataset.map_batches(step)
             dataset = dataset.select_columns(list(workload.columns))
@@ -63,35 +62,24 @@ class StockLoader:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the next epoch's batches."""
-        if self._workload.level == "heavy":
-            for batch in self._dataset.iter_torch_batches(batch_size=BATCH_SIZE):
-                batch[ROW_WEIGHT] = batch["sample_weight"]
-                yield batch
+        if not self._is_heavy:
+            collate = CollateArrow()
+            yield from self._dataset.iter_torch_batches(batch_size=BATCH_SIZE, collate_fn=collate)
             return
-        collate = CollateArrow(self._workload)
-        yield from self._dataset.iter_torch_batches(batch_size=BATCH_SIZE, collate_fn=collate)
-
-
-def be_quiet() -> None:
-    """Turn off Ray Data's output; its work stays the same."""
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+        for batch in self._dataset.iter_torch_batches(batch_size=BATCH_SIZE):
+            batch[ROW_WEIGHT] = batch["sample_weight"]
+            yield batch
 
 
 class CollateArrow(ArrowBatchCollateFn):
     """Converts Arrow batches to tensors, and lists to values and offsets."""
 
-    def __init__(self, workload: Workload) -> None:
-        self._workload = workload
-
     def __call__(self, batch: pa.Table) -> Any:
         """See ArrowBatchCollateFn."""
-        return to_tensors(process(flat_columns(batch), self._workload, None))
+        return as_tensors(to_arrays(batch, weight_column=None, label_column=None))
 
 
-def drop_spam(batch: NumpyBatch, spam: npt.NDArray[np.int64]) -> Any:
+def drop_spam(batch: NumpyBatch, spam: npt.NDArray[np.int64]) -> NumpyBatch:
     """Drop the rows of spam users."""
     kept = ~np.isin(batch[SPAM_KEY], spam)
     return {name: values[kept] for name, values in batch.items()}
@@ -125,11 +113,11 @@ def pad_sequence(batch: NumpyBatch) -> NumpyBatch:
     return batch
 
 
-def hash_categories(batch: NumpyBatch) -> Arrays:
+def hash_categories(batch: NumpyBatch) -> NumpyBatch:
     """Hash the categorical ids to buckets. Ids with nulls arrive as floats."""
     for name in HASHED:
         values = batch[name]
         if name not in TEXTS:
             values = np.nan_to_num(values).astype(np.int64)
-        batch[name] = hash_ids(fill(name, pa.array(values)))
+        batch[name] = hash_ids(name, pa.array(values))
     return batch

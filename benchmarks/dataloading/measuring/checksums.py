@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dataloading.workloads import ONCE, ROW_ID_COLUMNS
-from benchmarks.harness.rounds import check_agreement as check_agreement
 from pipeline_runtime.batches import (
     OFFSETS_SUFFIX,
     REQUEST_INDEX,

@@ -10,12 +10,11 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, Protocol
+from typing import Any
 
-from benchmarks.dataloading.jobs import PROVE, TAKE, Job
+from benchmarks.dataloading.jobs import PROVE, Job
 from benchmarks.dataloading.measuring.checksums import (
     Sums,
     add_sums,
@@ -24,21 +23,9 @@ from benchmarks.dataloading.measuring.checksums import (
     proof_of,
 )
 from benchmarks.harness.machine import tree_cpu_seconds
-from pipeline_runtime.batches import Batch
 
-# Work that was started ahead for a stopped epoch must not run while the next epoch is measured.
-_IDLE_SHARE, _LOOK_SECONDS, _MAX_LOOKS = 0.2, 0.1, 50
 # The steady state lies between these shares of an epoch's rows.
 _STEADY_FROM, _STEADY_TO = 0.1, 0.9
-CONSUMERS: Final[Mapping[str, Callable[[Batch], Sums]]] = {TAKE: identities_of, PROVE: proof_of}
-
-
-class Loader(Protocol):
-    """A loader of batches."""
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield the next epoch's batches. Called again only after the previous epoch has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +44,7 @@ class Epoch:
         first_batch_at: by the system's clock, which other processes share.
         steady_seconds_a_row: seconds per delivered row in the steady state.
         cpu_seconds: of all its processes; None if unknown.
-        sums: of `CONSUMERS`, over all batches.
-        next_first_batch_seconds: from the end to the next epoch's first batch, if asked for.
-        cold_seconds: from the start of the process to the first batch, of a fresh one.
-        peak_bytes: the most memory of all processes, of a fresh one.
+        sums: of all batches, see `checksums`.
     """
 
     seconds: float
@@ -68,32 +52,26 @@ class Epoch:
     steady_seconds_a_row: float
     cpu_seconds: float | None
     sums: Sums
-    next_first_batch_seconds: float | None = None
-    cold_seconds: float | None = None
-    peak_bytes: int | None = None
 
 
-def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epoch:
-    """Measure one epoch in this process. `helpers` are pids of processes that work for it."""
-    roots = (os.getpid(), *helpers)
-    sums_of, sums = CONSUMERS[job.consumer], Sums()
+def run_epoch(job: Job, open_loader: Callable[[], Any]) -> Epoch:
+    """Measure one epoch in this process."""
+    sums_of, sums = proof_of if job.consumer == PROVE else identities_of, Sums()
     gc.collect()
-    cpu = tree_cpu_seconds(*roots)
+    cpu = tree_cpu_seconds(os.getpid())
     rows, first_batch_at = 0, 0.0
     arrivals: list[tuple[float, int]] = []  # the time, and the number of rows until then
     started = time.perf_counter()
     loader = open_loader()
-    for batch in islice(loader.batches(), 1 if job.until_first_batch else None):
+    for batch in loader.batches():
         first_batch_at = first_batch_at or time.time()
         rows += num_rows(batch)
         arrivals.append((time.perf_counter() - started, rows))
         sums = add_sums(sums, sums_of(batch))
     seconds = time.perf_counter() - started
-    used = tree_cpu_seconds(*roots)
-    next_seconds = _time_first_batch(loader) if job.asks_again else None
+    used = tree_cpu_seconds(os.getpid())
     del loader
     gc.collect()  # ends a DataLoader's workers
-    _wait_until_idle(*roots)
     steady = find_steady(arrivals, seconds)
     return Epoch(
         seconds=seconds,
@@ -101,7 +79,6 @@ def run_epoch(job: Job, open_loader: Callable[[], Loader], *helpers: int) -> Epo
         steady_seconds_a_row=steady.seconds / max(1, steady.rows),
         cpu_seconds=used - cpu if cpu is not None and used is not None else None,
         sums=sums,
-        next_first_batch_seconds=next_seconds,
     )
 
 
@@ -118,20 +95,3 @@ def find_steady(arrivals: Sequence[tuple[float, int]], seconds: float) -> Steady
     if last[1] <= first[1] or last[0] <= first[0]:
         return Steady(seconds=seconds, rows=rows)
     return Steady(seconds=last[0] - first[0], rows=last[1] - first[1])
-
-
-def _time_first_batch(loader: Loader) -> float:
-    """Return the seconds to the first batch of an epoch, and stop the epoch there."""
-    started = time.perf_counter()
-    next(loader.batches(), None)
-    return time.perf_counter() - started
-
-
-def _wait_until_idle(*roots: int) -> None:
-    """Wait until these processes use almost no CPU time, for a few seconds at most."""
-    used = tree_cpu_seconds(*roots)
-    for _ in range(_MAX_LOOKS):
-        time.sleep(_LOOK_SECONDS)
-        before, used = used, tree_cpu_seconds(*roots)
-        if before is None or used is None or used - before <= _IDLE_SHARE * _LOOK_SECONDS:
-            return

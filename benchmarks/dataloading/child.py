@@ -1,6 +1,7 @@
 """A process that measures epochs with the code of one checkout, which is on its PYTHONPATH.
 
-This file is run as a script. It imports nothing of the checkout that it lies in, except `serving`.
+This file is run as a script, and imports like `lastmile`. Of the checkout that it lies in it uses
+`serving` alone, since `benchmarks.pairs` measures older commits with it.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ _SERVING: Final = Path(__file__).parents[1] / "harness" / "serving.py"
 
 
 def _open() -> tuple[Any, Any]:
-    """Import everything that an epoch needs."""
+    """Import everything that an epoch needs; return the checkout, and the measurement."""
     with import_module("pipeline_runtime.importing").importing():
         torch = import_module("torch")
         for name in ("checksums", "epochs", "jobs", "peers", "workloads"):
             _find(name)
+    # Batches are only read here, so their memory may be read-only.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+    # A DataLoader is faster with more workers than cores.
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     runtime = import_module("pipeline_runtime").__file__
-    return {"checkout": str(Path(str(runtime)).parents[1])}, _measure
+    return str(Path(str(runtime)).parents[1]), _measure
 
 
 def _measure(request: dict[str, Any]) -> dict[str, Any]:
     workload = _find("workloads").Workload(**request["workload"])
-    job = _find("jobs").Job(
-        loader=request["loader"], workload=workload, consumer=request["consumer"]
-    )
+    job = _find("jobs").Job(**request | {"workload": workload})
     with import_module("pipeline_runtime.importing").importing():
         opener = _find("peers").opener_of(job)
     epoch = _find("epochs").run_epoch(job, opener)
     return {
-        "values": {
-            "rowsPerSecond": 1 / epoch.steady_seconds_a_row,
-            "epochRowsPerSecond": epoch.sums.get("rows", 0) / epoch.seconds,
-            "cpuSeconds": max(epoch.cpu_seconds or 0.0, 1e-3),
-            "peakBytes": _peak_bytes(),
-        },
+        "steadySecondsPerRow": epoch.steady_seconds_a_row,
+        "seconds": epoch.seconds,
+        "cpuSeconds": epoch.cpu_seconds,
+        "firstBatchAt": epoch.first_batch_at,
+        "peakBytes": _peak_bytes(),
         "sums": epoch.sums,
     }
 
@@ -58,12 +59,9 @@ def _find(name: str) -> Any:
 
 
 def _peak_bytes() -> int:
-    """Return the maximum of this process's memory so far; 0 off Linux."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    """Return the maximum of this process's memory so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 if __name__ == "__main__":
