@@ -126,9 +126,9 @@ def to_numpy(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     return np.asarray(values.to_numpy(zero_copy_only=False))
 
 
-def cut(pieces: Iterable[Arrays], batch_size: int) -> Iterator[Batch]:
-    """Yield batches of exact size from pieces of any size; the last one may be smaller."""
-    return map(as_tensors, split_parts(pieces, batch_size))
+def cut(chunks: Iterable[Arrays], batch_size: int) -> Iterator[Batch]:
+    """Yield batches of exact size from chunks of any size; the last one may be smaller."""
+    return map(as_tensors, split_parts(chunks, batch_size))
 
 
 def as_tensors(arrays: Arrays) -> Batch:

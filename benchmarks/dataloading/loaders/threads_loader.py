@@ -1,7 +1,7 @@
 """Threads of the trainer's own process: nothing is copied from one process to another.
 
 Each thread takes the next row group, decodes it (pyarrow releases the lock meanwhile) and does the
-work; few pieces are made ahead. An engineer can write this by hand, without a framework.
+work; few chunks are made ahead. An engineer can write this by hand, without a framework.
 """
 
 from __future__ import annotations

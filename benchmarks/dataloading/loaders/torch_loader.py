@@ -60,10 +60,10 @@ class TorchLoader:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the next epoch's batches."""
-        pieces = iter(self._loader)
+        chunks = iter(self._loader)
         if self._has_workers:
-            pieces = (unpack_arrays(slots, buffer.numpy()) for slots, buffer in pieces)
-        return cut(pieces, self._batch_size)
+            chunks = (unpack_arrays(slots, buffer.numpy()) for slots, buffer in chunks)
+        return cut(chunks, self._batch_size)
 
 
 def _return_as_is(value: Any) -> Any:
