@@ -194,8 +194,12 @@ class Pipeline(StepMethods):
         return parse_experiment(self.document(name, **training))
 
     def plan(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Plan:
-        """The optimised plan. Raises ManifestError or SourceError."""
-        return build_plan(self.experiment(_LOOK, shuffle={"unit": "None"}), storage_root)
+        """The optimised plan, without steps that measure rows, which only a written table has.
+
+        Raises ManifestError or SourceError.
+        """
+        looked = replace(self, steps=tuple(step for step in self.steps if "measure" not in step))
+        return build_plan(looked.experiment(_LOOK, shuffle={"unit": "None"}), storage_root)
 
     def explain(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> str:
         """The plan as text, as `lastmile explain` prints it."""

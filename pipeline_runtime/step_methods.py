@@ -13,6 +13,7 @@ from pipeline_runtime.steps.anti_join.model import AntiJoinStep
 from pipeline_runtime.steps.join.model import JoinStep
 from pipeline_runtime.steps.map.model import MapStep
 from pipeline_runtime.steps.materialize.model import MaterializeStep
+from pipeline_runtime.steps.measure.model import MeasureStep
 from pipeline_runtime.steps.predict.model import PredictStep
 from pipeline_runtime.steps.rename.model import RenameStep
 
@@ -224,6 +225,15 @@ class StepMethods:
                 catalog, table, bucket_by=bucket_by, buckets=buckets, sort_by=sort_by
             ),
         )
+
+    def measure(self, *metrics: Mapping[str, Any]) -> Self:
+        """Measure the rows, which pass unchanged: metrics of scores, labels and other columns.
+
+        Args:
+            metrics: Each metric as a manifest has it, such as `{"name": "ctr", "mean": {"column":
+                "click"}}`.
+        """
+        return self._with("measure", **MeasureStep.from_python(*metrics))
 
     def pad_sequence(self, *columns: str, length: int, value: float | str = 0) -> Self:
         """Make every list of the columns exactly `length` long: cut its end, or pad it with

@@ -51,6 +51,7 @@ from pipeline_runtime.config.texts.credentials import (
     TOKEN_OWNERS,
 )
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
+from pipeline_runtime.steps.measure.model import Metric
 from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
 from tools.crd_schemas import Schema
 
@@ -257,6 +258,14 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             field="dataset.rowKey",
         ),
         Rule(
+            mirrors="ExperimentSpec._check_measured",
+            rule="!has(self.pipeline) || has(self.output) && (!has(self.output.mode) || "
+            "self.output.mode != 'OverwritePartitions') || "
+            "!self.pipeline.exists(step, has(step.measure))",
+            message="measure must come with output, in mode Fail or Overwrite; add it",
+            field="pipeline",
+        ),
+        Rule(
             mirrors="ExperimentSpec._check_deadlines",
             rule="!has(self.activeDeadlineSeconds) || !has(self.preRunningDeadlineSeconds) || "
             "self.preRunningDeadlineSeconds < self.activeDeadlineSeconds",
@@ -342,6 +351,27 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         _needs("Dataset.rules", "requestColumns", "requestKey", "must come with requestKey; add it")
     ],
     Step: [_exactly_one("Step.rules", *list_kinds())],
+    Metric: [
+        _exactly_one("Metric.rules", *map(to_camel, Metric.KINDS)),
+        Rule(
+            mirrors="Metric.rules",
+            rule="!has(self.per) || has(self.auc) || has(self.ndcg)",
+            message="must come with auc or ndcg; remove it",
+            field="per",
+        ),
+        Rule(
+            mirrors="Metric.rules",
+            rule="!has(self.ndcg) || has(self.per)",
+            message="must come with ndcg; name the column of a user or a request",
+            field="per",
+        ),
+        Rule(
+            mirrors="Metric.rules",
+            rule="!has(self.per) || !has(self.auc) || !has(self.auc.weight)",
+            message="must not come with per, which weighs groups by their rows; remove it",
+            field="auc.weight",
+        ),
+    ],
     Evaluation: [
         _exactly_one("Evaluation.rules", "where", "holdoutPercent"),
         _needs("Evaluation.rules", "by", "holdoutPercent", "must come with holdoutPercent; add it"),

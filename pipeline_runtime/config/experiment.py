@@ -146,6 +146,7 @@ class ExperimentSpec(SpecModel):
         yield from self._check_deadlines()
         yield from self._check_consumer()
         yield from self._check_materialized()
+        yield from self._check_measured()
         if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
                 "training.shuffle.unit",
@@ -223,6 +224,22 @@ class ExperimentSpec(SpecModel):
             yield f"pipeline[{index}]", f"must not materialize again, as {first} does; remove one"
         if places and not self.dataset.row_key:
             yield "dataset.rowKey", "must come with a step materialize, got none; add it"
+
+    def _check_measured(self) -> Iterator[tuple[str, str]]:
+        kinds = [config.kind() for step in self.pipeline for config in step.given()[:1]]
+        for index in (index for index, kind in enumerate(kinds) if kind == "measure"):
+            if self.output is None:
+                yield (
+                    f"pipeline[{index}]",
+                    "measure must come with output, which counts each row once, got none; add "
+                    "output, or remove the step",
+                )
+            elif self.output.mode == "OverwritePartitions":
+                yield (
+                    f"pipeline[{index}]",
+                    "measure must not come with output.mode OverwritePartitions, which writes "
+                    "only the partitions that are missing; choose another mode",
+                )
 
     def _check_deadlines(self) -> Iterator[tuple[str, str]]:
         whole, start = self.active_deadline_seconds, self.pre_running_deadline_seconds

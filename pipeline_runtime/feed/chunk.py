@@ -32,7 +32,11 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The identity of a chunk, and how it was made; `counts[0]` is the read, then one per step."""
+    """The identity of a chunk, and how it was made; `counts[0]` is the read, then one per step.
+
+    Attributes:
+        observed: what each step that measures rows returned for those of the chunk.
+    """
 
     epoch: int
     group: int
@@ -44,6 +48,7 @@ class Header:
     gap_seconds: float = 0.0  # in which its reader made nothing, before this chunk
     batching_seconds: float = 0.0  # its reader's time to make batches
     read_seconds: float = 0.0  # duration of the read, perhaps concurrent with other work
+    observed: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,14 @@ def check_place(spec: ExperimentSpec, place: int, transforms: Sequence[Transform
                     f"but {what}. Put materialize before that step, or keep the column"
                 )
                 problems.append(Problem(path=path, message=message))
+    for index, step in enumerate(before):
+        if step.observes:
+            message = (
+                "must come before steps that measure rows, since rows that the table has are not "
+                f"measured again, but comes after spec.pipeline[{index}] {step.kind}. Move that "
+                "step after it"
+            )
+            problems.append(Problem(path=path, message=message))
     if spec.training.evaluation is not None:
         for index, step in enumerate(before):
             if step.for_evaluation() is not None:

@@ -105,6 +105,11 @@ class Transform(Protocol):
         ...
 
     @property
+    def observes(self) -> bool:
+        """True if `observe` returns something: the step measures rows."""
+        ...
+
+    @property
     def keeps_places(self) -> bool:
         """True if the output has rows of the input, each at most once and in their order.
 
@@ -184,6 +189,16 @@ class Transform(Protocol):
         """
         ...
 
+    def observe(self, table: pa.Table) -> bytes | None:
+        """Return what the step has measured of these rows; None of a step that measures nothing.
+
+        It is called once with all rows of a chunk, in their order. The result goes with the chunk.
+
+        Args:
+            table: the columns of `inputs` at least.
+        """
+        ...
+
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the table with at least the columns of `output_schema` that the planner needs."""
         ...
@@ -199,6 +214,7 @@ class BoundStep:
     kind: ClassVar[str] = ""
     is_columnwise: ClassVar[bool] = False
     picks_rows: ClassVar[bool] = False
+    observes: ClassVar[bool] = False
 
     inputs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
@@ -207,6 +223,10 @@ class BoundStep:
     side_table: SideTable | None = None
     resources: MapResources | None = None
     concurrency: int | None = None
+
+    @property
+    def calls_user_code(self) -> bool:
+        return False
 
     @property
     def needs_row_hash(self) -> bool:
@@ -270,6 +290,9 @@ class BoundStep:
         return None
 
     def match(self, table: pa.Table) -> Matches | None:
+        return None
+
+    def observe(self, table: pa.Table) -> bytes | None:
         return None
 
 

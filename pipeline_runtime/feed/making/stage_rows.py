@@ -150,11 +150,17 @@ class Rows:
             return num_bytes
         return num_bytes + self.requests.num_bytes * self.num_rows // max(1, self.requests.num_rows)
 
-    def run(self, step: PlannedStep) -> None:
-        """Run a step, and let go of the columns that nothing after it uses."""
+    def run(self, step: PlannedStep) -> bytes | None:
+        """Run a step, and let go of the columns that nothing after it uses.
+
+        Returns what the step has measured of the rows, if it measures them.
+        """
         transform = step.transform
+        observed = None
         shared = self.requests.columns.keys() if self.requests else set()
-        if is_of_requests(transform, shared):
+        if transform.observes:
+            observed = transform.observe(self.view(transform.inputs))
+        elif is_of_requests(transform, shared):
             self._run_on_requests(transform)
         elif transform.is_columnwise and shared & transform.inputs:
             self._run_on_both(transform)
@@ -162,6 +168,7 @@ class Rows:
             self._run(transform)
         names = [name for name in transform.output_schema.names if name in step.live]
         self._let_go([*names, *(name for name in self.columns if is_internal(name))])
+        return observed
 
     def view(self, names: frozenset[str]) -> pa.Table:
         """The rows that are left with these columns and Lastmile's own."""

@@ -11,7 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -122,7 +122,7 @@ def _look_first(
         counts=(),
     )
     stage = stream.stages[0]
-    counts = _run_steps(stage.steps[: look.num_steps], header, rows, places)
+    done = _run_steps(stage.steps[: look.num_steps], header, rows, places)
     passed = stage.steps[look.num_steps - 1].transform.output_schema.names
     rest = [n for n in stream.read_columns if n not in look.columns and n in passed]
     rest = [name for name in rest if not rows.has(name)]
@@ -138,7 +138,7 @@ def _look_first(
     else:
         rows.add_empty(stream.table.schema, rest)
     header = replace(header, counts=(read,), read_seconds=read_seconds)
-    yield _run_stage(stream, 0, header, rows, places, done=counts)
+    yield _run_stage(stream, 0, header, rows, places, done)
 
 
 def name_of(step: PlannedStep) -> str:
@@ -158,16 +158,17 @@ def _run_stage(
     before: Header,
     rows: Rows,
     places: Sequence[Place],
-    done: Sequence[StepCount] = (),
+    done: _Done | None = None,
 ) -> Chunk:
     """Run the stage's steps, except for the first ones, which are done."""
-    steps, counts = stream.stages[index].steps, list(done)
+    steps, done = stream.stages[index].steps, done or _Done([], [])
+    counts = done.counts
     if index == 0 and stream.first_look is not None:
         num_steps = stream.first_look.num_steps
-        counts += _run_steps(steps[len(counts) : num_steps], before, rows, places)
+        done.add(_run_steps(steps[len(counts) : num_steps], before, rows, places))
         idle_share = _share_in_runs(rows.kept, [place.num_rows for place in places])
         before = replace(before, idle_share=idle_share)
-    counts += _run_steps(steps[len(counts) :], before, rows, places)
+    done.add(_run_steps(steps[len(counts) :], before, rows, places))
     started = time.perf_counter()
     if index == len(stream.stages) - 1:
         _shuffle(stream, before, rows)
@@ -177,7 +178,12 @@ def _run_stage(
     if counts:  # count the copy that the steps postponed as time of the last one
         seconds = counts[-1].seconds + time.perf_counter() - started
         counts[-1] = replace(counts[-1], num_bytes=rows.num_bytes, seconds=seconds)
-    header = replace(before, num_rows=table.num_rows, counts=(*before.counts, *counts))
+    header = replace(
+        before,
+        num_rows=table.num_rows,
+        counts=(*before.counts, *counts),
+        observed=(*before.observed, *done.observed),
+    )
     return Chunk(header=header, rows=table, is_shared=rows.requests is not None)
 
 
@@ -209,19 +215,39 @@ def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:
     return table.select([*each, REQUEST_COLUMN, *list_own_columns(stream)])
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What is known of the steps of a stage that have run.
+
+    Attributes:
+        counts: one per step.
+        observed: one per step that measures rows.
+    """
+
+    counts: list[StepCount]
+    observed: list[bytes]
+
+    def add(self, more: _Done) -> None:
+        self.counts.extend(more.counts)
+        self.observed.extend(more.observed)
+
+
 def _run_steps(
     steps: Sequence[PlannedStep], header: Header, rows: Rows, places: Sequence[Place]
-) -> list[StepCount]:
-    counts = []
+) -> _Done:
+    done = _Done([], [])
     for step in steps:
         started = time.perf_counter()
         try:
-            rows.run(step)
+            observed = rows.run(step)
         except (Exception, SystemExit) as error:  # a function that exits would end the worker
             raise _explain_failure(step, header, places, error) from error
         seconds = time.perf_counter() - started
-        counts.append(StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds))
-    return counts
+        count = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
+        done.counts.append(count)
+        if observed is not None:
+            done.observed.append(observed)
+    return done
 
 
 def _shuffle(stream: StreamPlan, header: Header, rows: Rows) -> None:

@@ -10,6 +10,7 @@ block is a `SharedBlock`: the headers, and the place of the bytes.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -114,6 +115,9 @@ def _lay_out(chunks: Sequence[Chunk], wire: Wire) -> tuple[list[str], list[int],
     headers, starts = [], []
     for chunk in chunks:
         fields = asdict(chunk.header)
+        observed = fields.pop("observed")
+        if observed:
+            fields["observed"] = [base64.b64encode(each).decode() for each in observed]
         if isinstance(chunk.rows, Batches):
             fields["batches"], own = _lay_out_batches(chunk.rows, wire)
             starts.append(parts.add(own.num_bytes, own.write))
@@ -210,7 +214,8 @@ def _unpack(header_json: str, memory: Bytes) -> Chunk:
     fields = json.loads(header_json)
     batches, result = fields.pop("batches", None), fields.pop("result", "")
     counts = tuple(StepCount(**count) for count in fields.pop("counts"))
-    header = Header(**fields, counts=counts)
+    observed = tuple(map(base64.b64decode, fields.pop("observed", ())))
+    header = Header(**fields, counts=counts, observed=observed)
     rows: pa.Table | Batches
     if batches is None:
         rows = pa.ipc.open_stream(pa.py_buffer(memory)).read_all()

@@ -18,8 +18,11 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def load_function(path: str) -> UserFunction:
-    """Return the function at `module:name`. Raises a broken rule if there is none."""
+def load_function(path: str, *, takes_class: bool = False) -> UserFunction:
+    """Return the function, or perhaps the class, at `module:name`.
+
+    Raises a broken rule if there is none.
+    """
     module_name, _, qualified_name = path.partition(":")
     found: Any = _import(module_name)
     for name in qualified_name.split("."):
@@ -30,7 +33,7 @@ def load_function(path: str) -> UserFunction:
                 f"{suggestion(name, names)}"
             )
         found = getattr(found, name)
-    if not callable(found) or inspect.isclass(found):
+    if not callable(found) or (inspect.isclass(found) and not takes_class):
         raise broken(f"must name a function, got {path!r}, which is a {type(found).__name__}")
     function: UserFunction = found
     return function

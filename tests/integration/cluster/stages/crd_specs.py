@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types
 from hypothesis import strategies as st
 from pydantic import AfterValidator, StringConstraints
+from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from pipeline_runtime.config import (
@@ -30,6 +31,7 @@ from pipeline_runtime.config import (
     training,
 )
 from pipeline_runtime.config.introspect import field_names, walk_fields
+from pipeline_runtime.steps.measure.model import Metric
 from pipeline_runtime.steps.predict.model import PredictModel
 from pipeline_runtime.steps.rename.model import RenameStep
 
@@ -142,6 +144,7 @@ CHOICES: Mapping[type[SpecModel], Sequence[str]] = {
     steps.Step: steps.list_kinds(),
     output.Output: ["parquet", "iceberg"],
     training.Evaluation: ["where", "holdoutPercent"],
+    Metric: [to_camel(name) for name in Metric.KINDS],
     cluster.EnvSource: ["secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef"],
     cluster.EnvFromSource: ["secretRef", "configMapRef"],
 }
@@ -260,6 +263,15 @@ def _repair_rename(given: Document) -> None:
         column["newName"] = f"new_{index}"
 
 
+def _repair_metric(given: Document) -> None:
+    if "ndcg" in given:
+        given.setdefault("per", "user_id")
+    elif "auc" not in given:
+        given.pop("per", None)
+    elif "per" in given:
+        given["auc"].pop("weight", None)
+
+
 def _repair_evaluation(given: Document) -> None:
     if "holdoutPercent" not in given:
         given.pop("by", None)
@@ -323,6 +335,10 @@ def _repair_spec(given: Document) -> None:
     steps_[:] = [step for step in steps_ if step not in kept[1:]]
     if kept:
         given["dataset"].setdefault("rowKey", ["user_id"])
+    if "output" not in given:
+        steps_[:] = [step for step in steps_ if "measure" not in step]
+    elif any("measure" in step for step in steps_):
+        given["output"].pop("mode", None)
     for index, step in enumerate(steps_):
         if "name" in step:
             step["name"] = f"{step['name'][:60]}{index}"
@@ -367,6 +383,7 @@ def _repair_output(given: Document) -> None:
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     dataset.Dataset: _repair_dataset,
     dataset.IcebergSource: _repair_iceberg,
+    Metric: _repair_metric,
     RenameStep: _repair_rename,
     training.Training: _repair_training,
     training.Evaluation: _repair_evaluation,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +43,7 @@ TABLE = pa.table(
         "item_id": [5, 6],
         "country": ["de", None],
         "price": [1.0, 2.0],
+        "predicted": [1.5, 2.5],
         "click": [True, False],
         "history": [[1, 2], []],
         "prices": [[1.5], None],
@@ -83,10 +85,11 @@ def parse(text: str) -> list[Step]:
 
 @pytest.mark.parametrize("text", YAML, ids=lambda text: text.split(":")[0].strip("- "))
 def test_an_example_in_yaml_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("my_project.features")
-    module.add_ctr = add_ctr  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_project", types.ModuleType("my_project"))
-    monkeypatch.setitem(sys.modules, "my_project.features", module)
+    for name, found in {"features": ("add_ctr", add_ctr), "metrics": ("MeanError", Mock)}.items():
+        module = types.ModuleType(f"my_project.{name}")
+        setattr(module, *found)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
     table = TABLE
     [program] = [text for text in PYTHON if "def load(" in text]
     models = types.ModuleType("my_team.models")
