@@ -200,6 +200,7 @@ class Job:
         open_writers: Callable[[], AbstractContextManager[Writers]],
         groups: Sequence[Group],
         on_progress: Callable[[Progress], None],
+        on_spooled: Callable[[Sequence[ChunkRecord]], None] = lambda chunks: None,
     ) -> Committed:
         """Write the table, or what is left of it, and put it in place.
 
@@ -207,10 +208,13 @@ class Job:
             open_writers: called unless the table is complete.
             groups: all groups of the stream.
             on_progress: called after every record, and every second or two; may raise Stopped.
+            on_spooled: called with the records of all chunks once their rows are spooled, in the
+                order of the table; again by each attempt until the table is in place.
         """
         if self.target.destination.read(self.record.id) is None:
             with open_writers() as writers:
                 chunks = self._spool(writers, groups, on_progress)
+                on_spooled(chunks)
                 files = self._merge(writers, chunks, on_progress)
             self._check_claim()
             self.progress.phase = "Committing"

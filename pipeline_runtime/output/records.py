@@ -20,7 +20,7 @@ from pipeline_runtime.feed.chunk import Chunk, StepCount
 from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.iceberg.files import DataFileRecord
 from pipeline_runtime.output import names
-from pipeline_runtime.output.spool import Section, Spooled
+from pipeline_runtime.output.spool import Observed, Section, Spooled
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources.output_manifest import Count, OutputFile
 
@@ -78,6 +78,7 @@ class ChunkRecord(Record):
 
     Attributes:
         checksum: of the rows' identities; None in records of older releases.
+        observed: places in the file of what steps measured of the rows.
     """
 
     group: Count
@@ -88,6 +89,7 @@ class ChunkRecord(Record):
     file: str
     sections: tuple[Section, ...]
     checksum: ChecksumRecord | None = None
+    observed: tuple[Observed, ...] = ()
 
     @classmethod
     def of(cls, chunk: Chunk) -> ChunkRecord:
@@ -102,6 +104,7 @@ class ChunkRecord(Record):
             file=spooled.file,
             sections=spooled.sections,
             checksum=ChecksumRecord(**spooled.checksum),
+            observed=spooled.observed,
         )
 
     @property
@@ -199,11 +202,11 @@ def keep_stored(chunks: Iterable[ChunkRecord], sizes: Mapping[str, int]) -> list
 
 
 def _is_stored(record: ChunkRecord, sizes: Mapping[str, int]) -> bool:
-    if not record.sections:
+    parts: list[Section | Observed] = [*record.sections, *record.observed]
+    if not parts:
         return True
-    last = record.sections[-1]
     is_known = names.is_plain(record.file)
-    return is_known and sizes.get(record.file) == last.offset + last.length
+    return is_known and sizes.get(record.file) == parts[-1].offset + parts[-1].length
 
 
 def find_done_groups(chunks: Iterable[ChunkRecord]) -> dict[int, list[ChunkRecord]]:

@@ -3,12 +3,14 @@
 A spool file is a row of sections, one per partition, each a whole Arrow stream. So the rows of one
 partition are read by one request, and a table's files can be cut anywhere. The reader of a chunk
 writes its spool file; `merge` reads the sections of a partition in the order of the source table.
+After the sections, the file has what each step that measures rows returned for the chunk, which
+`observed` reads.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -48,23 +50,37 @@ class Section(NamedTuple):
     num_bytes: int
 
 
+class Observed(NamedTuple):
+    """The bytes of a spool file that a step returned for the rows of the chunk."""
+
+    offset: int
+    length: int
+
+
 class Spooled(NamedTuple):
     """The rows of a chunk in a spool file.
 
     Attributes:
-        file: name of the file; "" if the chunk has no rows.
+        file: name of the file; "" if there is nothing to store of the chunk.
         checksum: of the rows' identities, as `Checksum.to_json` returns it.
+        observed: one for each step that measures rows.
     """
 
     file: str
     sections: tuple[Section, ...]
     checksum: dict[str, Any]
+    observed: tuple[Observed, ...]
 
     @classmethod
     def of(cls, chunk: Chunk) -> Spooled:
         """Return the rows of a chunk that a reader has spooled."""
-        file, sections, checksum = json.loads(chunk.result)
-        return cls(file, tuple(Section(*section) for section in sections), checksum)
+        file, sections, checksum, observed = json.loads(chunk.result)
+        return cls(
+            file,
+            tuple(Section(*section) for section in sections),
+            checksum,
+            tuple(Observed(*each) for each in observed),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +107,13 @@ class Spooler:
             _check_unique(hashes, self.key)
         rows = chunk.table.select(list(self.columns))
         file = ""
-        sections: tuple[Section, ...] = ()
-        if rows.num_rows:
+        stored = _Stored((), ())
+        if rows.num_rows or header.observed:
             file = f"{header.group:06d}-{header.chunk:04d}-{make_token()}.arrows"
-            sections = write_spool(self.storage, file, rows, self.split)
-        result = json.dumps(Spooled(file, sections, checksum.to_json()))
-        return replace(chunk, rows=pa.table({}), result=result)
+            stored = write_spool(self.storage, file, rows, self.split, header.observed)
+        spooled = Spooled(file, stored.sections, checksum.to_json(), stored.observed)
+        header = replace(header, observed=())
+        return replace(chunk, header=header, rows=pa.table({}), result=json.dumps(spooled))
 
 
 def _check_unique(hashes: npt.NDArray[np.uint64], key: tuple[str, ...]) -> None:
@@ -110,17 +127,30 @@ def _check_unique(hashes: npt.NDArray[np.uint64], key: tuple[str, ...]) -> None:
         )
 
 
-def write_spool(storage: Storage, name: str, rows: pa.Table, split: Split) -> tuple[Section, ...]:
-    """Store rows by partition in a new spool file. Raises OutputError or StoreError."""
-    sections = []
+class _Stored(NamedTuple):
+    sections: tuple[Section, ...]
+    observed: tuple[Observed, ...]
+
+
+def write_spool(
+    storage: Storage, name: str, rows: pa.Table, split: Split, observed: Sequence[bytes] = ()
+) -> _Stored:
+    """Store rows by partition, and what was observed of them, in a new spool file.
+
+    Raises OutputError or StoreError.
+    """
+    sections, places = [], []
     with storage.create(name) as sink:
-        for folder, part in split(rows):
+        for folder, part in split(rows) if rows.num_rows else ():
             offset = sink.tell()
             with pa.ipc.new_stream(sink, part.schema, options=_OPTIONS) as writer:
                 writer.write_table(part, max_chunksize=_ROWS_PER_BATCH)
             length = sink.tell() - offset
             sections.append(Section(folder, offset, length, part.num_rows, int(part.nbytes)))
-    return tuple(sections)
+        for content in observed:
+            places.append(Observed(sink.tell(), len(content)))
+            sink.write(content)
+    return _Stored(tuple(sections), tuple(places))
 
 
 def read_section(

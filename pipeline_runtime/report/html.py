@@ -18,8 +18,9 @@ from markupsafe import Markup
 from pipeline_runtime import formatting
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import read_regular, write_atomically
-from pipeline_runtime.report import charts, supply, view
+from pipeline_runtime.report import charts, measures, supply, view
 from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, load_decisions
+from pipeline_runtime.report.files.measures_file import MeasureResult, load_measures
 from pipeline_runtime.report.files.metrics_history import HISTORY_SCHEMA, read_history
 from pipeline_runtime.report.files.plan_file import PlanFile, load_plan
 from pipeline_runtime.report.files.summary import Summary, load_summary
@@ -37,8 +38,8 @@ def build_report(directory: Path) -> Path:
     """Write `report.html` from the files in `directory`, and return its path.
 
     `summary.json` must exist. The page says if `metrics.parquet`, `plan.json` or `manifest.yaml`
-    is missing; `decisions/` is optional. A broken file becomes a warning on the page, since a
-    report matters most after a failed run.
+    is missing; `decisions/` and `measures.json` are optional. A broken file becomes a warning on
+    the page, since a report matters most after a failed run.
 
     Raises:
         LastmileError: the summary is missing or broken.
@@ -51,6 +52,7 @@ def build_report(directory: Path) -> Path:
         history=_load_or(HISTORY_SCHEMA.empty_table(), read_history, directory, problems),
         plan=_load_or(None, load_plan, directory, problems),
         decisions=_load_or([], load_decisions, directory, problems),
+        measures=_load_or((), _load_measures, directory, problems),
         manifest=_read_manifest(directory),
         warnings=(*summary.warnings, *problems),
     )
@@ -68,6 +70,7 @@ class _Inputs:
     history: pa.Table
     plan: PlanFile | None
     decisions: Sequence[ScalingDecision]
+    measures: Sequence[MeasureResult]
     manifest: str
     warnings: tuple[str, ...]
 
@@ -79,6 +82,10 @@ def _load_or(default: _T, load: Callable[[Path], _T], directory: Path, problems:
     except LastmileError as error:
         problems.append(str(error))
         return default
+
+
+def _load_measures(directory: Path) -> Sequence[MeasureResult]:
+    return load_measures(directory).measures
 
 
 def _build_context(inputs: _Inputs) -> dict[str, object]:
@@ -97,6 +104,9 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
         "time_charts": charts.build_time_charts(history),
         "supply": supply.build_supply(history, inputs.decisions, summary.time_shares.waited),
         "metric_rows": charts.build_metric_rows(history),
+        "measures": measures.build_measure_rows(summary.measures),
+        "measure_tables": measures.build_measure_tables(inputs.measures),
+        "measure_curves": measures.build_measure_curves(inputs.measures),
         "evaluation_metrics": view.list_evaluation_metrics(summary.training.evaluations),
         "funnels": [
             ("Output" if summary.output else "Training", view.build_funnel(summary.steps)),

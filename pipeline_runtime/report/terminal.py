@@ -18,6 +18,7 @@ from pipeline_runtime.formatting import (
 from pipeline_runtime.report import view
 from pipeline_runtime.report.drawing.painter import Justify, Painter
 from pipeline_runtime.report.files.summary import StepFlow, Summary
+from pipeline_runtime.report.measures import build_measure_rows
 
 _OUTCOME_STYLES = {"Complete": "bold green", "Failed": "bold red", "Interrupted": "bold yellow"}
 
@@ -32,6 +33,7 @@ _COLUMNS: Mapping[str, Justify] = {
 # On a narrow terminal fewer columns are better than folded numbers.
 _NARROW_COLUMNS = ("step", "rows out", "kept")
 _MAX_NAMES = 4  # of partitions
+_MAX_MEASURES = 20
 _WIDE_CELLS = 80
 
 
@@ -42,6 +44,7 @@ def print_summary(console: Console, summary: Summary) -> None:
     painter.print_headline(summary)
     painter.print_funnel("Rows" if summary.output else "Rows, training", summary.steps)
     painter.print_funnel("Rows, evaluation", summary.evaluation_steps)
+    painter.print_measures(summary)
     painter.print_shares(summary)
     for warning in summary.warnings:
         painter.print_line("warning: ", "yellow", warning)
@@ -109,6 +112,19 @@ class _SummaryPainter(Painter):
         for row in rows:
             table.add_row(*(self.text(row[name]) for name in columns))
         self.console.print(table)
+
+    def print_measures(self, summary: Summary) -> None:
+        rows = build_measure_rows(summary.measures)
+        if not rows:
+            return
+        table = self.table(
+            "Measures", ("metric", "left"), ("kind", "left"), ("value", "right"), ("rows", "right")
+        )
+        for row in rows[:_MAX_MEASURES]:
+            table.add_row(*map(self.text, (row.name, row.kind, row.value, row.rows)))
+        self.console.print(table)
+        if len(rows) > _MAX_MEASURES:
+            self.print_line("", "", f"and {len(rows) - _MAX_MEASURES} more in measures.json")
 
     def print_shares(self, summary: Summary) -> None:
         shares = view.build_stage_shares(summary.time_shares)

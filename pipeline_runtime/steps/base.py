@@ -225,10 +225,6 @@ class BoundStep:
     concurrency: int | None = None
 
     @property
-    def calls_user_code(self) -> bool:
-        return False
-
-    @property
     def needs_row_hash(self) -> bool:
         return False
 

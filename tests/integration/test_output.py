@@ -25,6 +25,10 @@ from pipeline_runtime import Pipeline
 LASTMILE = str(Path(sys.executable).with_name("lastmile"))
 DEADLINE_SECONDS = 120.0
 ROWS = 2000
+METRICS = [
+    {"name": "mean", "mean": {"column": "id"}, "groupBy": ["day"]},
+    {"name": "distinct", "distinct": {"column": "id"}},
+]
 # Slow enough to be killed in between, until the file `hurry` exists.
 SLOW_STEP = """
 import os, time
@@ -51,7 +55,10 @@ def write_project(folder: Path, **output: Any) -> None:
         "spec": {
             "dataset": {"parquet": {"uri": str(folder / "in.parquet")}, "rowKey": ["id"]},
             "pipelineOptions": {"rowsPerBlock": 100},
-            "pipeline": [{"map": {"function": "slow_steps:wait", "inputColumns": ["id"]}}],
+            "pipeline": [
+                {"measure": {"metrics": METRICS}},
+                {"map": {"function": "slow_steps:wait", "inputColumns": ["id"]}},
+            ],
             "output": {"partitionBy": ["day"], "parquet": {"uri": "out/"}, **output},
         },
     }
@@ -112,6 +119,9 @@ def test_a_killed_process_is_continued_by_another(tmp_path: Path, signal_number:
     summary = finish(start(tmp_path, ".", "--resume"))
     assert summary["output"]["rows"] == ROWS
     assert summary["run"]["attempt"] == 2
+    found = {measure["name"]: measure for measure in summary["measures"]}
+    assert (found["mean"]["rows"], found["mean"]["value"]) == (ROWS, (ROWS - 1) / 2)
+    assert found["distinct"]["value"] == ROWS
     assert ids(pads.dataset(tmp_path / "out", partitioning="hive").to_table()) == list(range(ROWS))
     assert not (tmp_path / "_staging").exists()
 

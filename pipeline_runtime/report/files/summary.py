@@ -28,6 +28,7 @@ from pydantic_core import from_json
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import read_regular, write_atomically
 from pipeline_runtime.iceberg.pins import ModelPin, Pin
+from pipeline_runtime.report.files.measures_file import Measure
 
 SUMMARY_VERSION = 1
 SUMMARY_FILE = "summary.json"
@@ -413,6 +414,9 @@ class Summary(SummaryModel):
     training: Training = Field(default=Training(), description="What the trainer did.")
     output: Written | None = Field(
         default=None, description="The table that was written; null: a model was trained."
+    )
+    measures: tuple[Measure, ...] = Field(
+        default=(), description="Metrics of the steps `measure`; `measures.json` has all of them."
     )
     throughput: Throughput = Field(default=Throughput(), description="How fast it went.")
     time_shares: TimeShares = Field(

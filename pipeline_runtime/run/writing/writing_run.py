@@ -32,6 +32,7 @@ from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.run.summarise import build_checksum
+from pipeline_runtime.run.writing.keeping_measures import KeptMeasures
 from pipeline_runtime.run.writing.local_writers import open_local_writers
 from pipeline_runtime.run.writing.targets import open_target
 from pipeline_runtime.sources import open_location
@@ -104,7 +105,6 @@ class WritingRun:
 
     hint = "resume: the same command with --resume"
     stopping = "stopping; what is written is kept (Ctrl-C again: at once)"
-    report_files = ()
 
     def __init__(
         self, basis: RunBasis, target: Target, progress: Progress, *, needs_ray: bool
@@ -113,6 +113,7 @@ class WritingRun:
         self.target = target
         self.progress = progress
         self.warnings: list[str] = []
+        self.measures = KeptMeasures(basis.plan.main, basis.run_location)
         self.num_trainers = 0 if needs_ray else None
         self._began = self._ended = time.monotonic()
 
@@ -124,6 +125,11 @@ class WritingRun:
         stream = self.basis.plan.main
         steps = [(index, kind) for index, kind, _ in stream.step_rows]
         return WritingCollector(steps, stream.scan.pruning.rows_read)
+
+    @property
+    def report_files(self) -> tuple[str, ...]:
+        """Files that it adds to the folder of the report."""
+        return self.measures.files
 
     @property
     def intro(self) -> Iterator[str]:
@@ -193,7 +199,12 @@ class WritingRun:
             key=spec.dataset.row_key or () if is_keyed else (),
         )
         rows = Stream(plan=stream, chunk_rows=job.record.chunk_rows, finish=spooler)
-        return job.write(lambda: self._open_writers(rows, job), groups, on_progress)
+        return job.write(
+            lambda: self._open_writers(rows, job),
+            groups,
+            on_progress,
+            on_spooled=lambda chunks: self.measures.keep(job.spool, chunks),
+        )
 
     def _open_writers(self, stream: Stream, job: Job) -> AbstractContextManager[Writers]:
         """Open writers in this process and beside it, or over Ray."""
@@ -228,10 +239,12 @@ class WritingRun:
         checksum = progress.checksum
         if checksum is not None and checksum.rows == progress.rows:
             sections["checksum"] = build_checksum(checksum)
+        measures = self.measures.report(control.options.output)
+        sections["measures"] = tuple(measure.shorten() for measure in measures)
         return Results(
             counts=progress.counts,
             sections=sections,
-            warnings=tuple(self.warnings),
+            warnings=(*self.warnings, *self.measures.warnings),
             hints=(self.hint,),
         )
 

@@ -27,6 +27,10 @@ from pipeline_runtime import Pipeline
 
 ROWS = 4000
 KEPT = list(range(0, ROWS, 2))
+METRICS = [
+    {"name": "mean", "mean": {"column": "id"}, "groupBy": ["part"]},
+    {"name": "auc", "auc": {"score": "id", "label": "odd"}, "per": "hundred"},
+]
 # Slow until the file `hurry` exists.
 STEPS = """
 import pathlib, time
@@ -42,8 +46,9 @@ def write_project(
     project: Project, *, resources: dict[str, int] | None = None, **spec: Any
 ) -> None:
     project.folder.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"id": np.arange(ROWS), "part": np.arange(ROWS) % 400})
-    pq.write_table(table, project.folder / "in.parquet", row_group_size=100)
+    ids = np.arange(ROWS)
+    columns = {"id": ids, "part": ids % 400, "odd": ids % 4 > 1, "hundred": ids // 150}
+    pq.write_table(pa.table(columns), project.folder / "in.parquet", row_group_size=100)
     step: dict[str, Any] = {
         "function": "slow_steps:wait",
         "options": {"folder": str(project.folder)},
@@ -54,6 +59,7 @@ def write_project(
         "pipelineOptions": {"rowsPerBlock": 100},
         "pipeline": [
             {"filter": {"where": "id % 2 = 0"}},
+            {"measure": {"metrics": METRICS}},
             {"map": step | ({"resources": resources} if resources else {})},
         ],
         "output": {"partitionBy": ["part"], "parquet": {"uri": "out/"}},
@@ -84,6 +90,7 @@ def check_table(project: Project) -> None:
     assert summary.output.rows == len(KEPT)
     assert summary.checksum.model_dump() == checksum_of(KEPT)
     assert not (project.folder / "_staging").exists()
+    assert [measure.rows for measure in summary.measures] in ([], [len(KEPT)] * 2)
 
 
 @pytest.mark.parametrize(
@@ -101,6 +108,8 @@ def test_a_cluster_writes_the_same_table(
         assert ended.code == 0, str(ended)
         check_table(run)
     assert files_of(here) == files_of(there)
+    found = [run.summary.measures for run in (here, there)]
+    assert found[0] == found[1] != ()
 
 
 @pytest.mark.slow

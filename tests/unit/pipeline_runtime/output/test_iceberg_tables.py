@@ -416,7 +416,7 @@ def test_tasks_that_write_one_partition_choose_distinct_paths(
 ) -> None:
     target = settings(tmp_path, rows(16), bucket_by="n", num_buckets=1).target()
     staged = target.destination.stage("20260101T000000Z-0123456789abcdef")
-    [section] = write_spool(staged.below("spool"), "x.arrows", rows(16), target.split)
+    [section] = write_spool(staged.below("spool"), "x.arrows", rows(16), target.split).sections
     part = Part(
         folder=section.folder,
         number=0,

@@ -1,0 +1,66 @@
+"""What steps measured of a run's rows: read from the spool files of all chunks, and merged.
+
+Only chunks with a record count, and each counts once, whatever attempts were made at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from pipeline_runtime.errors import OutputError
+from pipeline_runtime.measuring.base import Result
+from pipeline_runtime.measuring.values import State
+from pipeline_runtime.output.records import ChunkRecord
+from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.sources.stores import asking
+from pipeline_runtime.steps.measure.transform import Measure
+
+# Chunks that are merged at a time, whose states are in memory together.
+_BATCH = 64
+# Requests to a store at a time.
+_READERS = 16
+
+
+def merge_observed(
+    spool: Storage, chunks: Sequence[ChunkRecord], steps: Sequence[Measure]
+) -> list[list[Result]]:
+    """Return the results of each step over all chunks.
+
+    Args:
+        chunks: records of all chunks, in the order of the table.
+        steps: the steps that measure rows, in the order of the pipeline.
+
+    Raises OutputError if a file is not what a writer stored, StoreError if a store does not
+    answer, or StepError if the user's code fails.
+    """
+    merged = [step.merge([step.start()]) for step in steps]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for batch in _cut(chunks):
+            found = list(pool.map(lambda chunk: _read(spool, chunk, steps), batch))
+            merged = [
+                step.merge([merged[index], *(states[index] for states in found)])
+                for index, step in enumerate(steps)
+            ]
+    pairs = zip(steps, merged, strict=True)
+    return [list(step.finish(states)) for step, states in pairs]
+
+
+def _cut(chunks: Sequence[ChunkRecord]) -> Iterator[Sequence[ChunkRecord]]:
+    for first in range(0, len(chunks), _BATCH):
+        yield chunks[first : first + _BATCH]
+
+
+def _read(spool: Storage, chunk: ChunkRecord, steps: Sequence[Measure]) -> list[list[State]]:
+    if len(chunk.observed) != len(steps):
+        raise OutputError(
+            f"{spool.uri}/{chunk.file}: must have what {len(steps)} steps measured, but has "
+            f"{len(chunk.observed)}. Run again without --resume"
+        )
+    states = []
+    with spool.open(chunk.file) as file:
+        for place, step in zip(chunk.observed, steps, strict=True):
+            with asking(f"{spool.uri}/{chunk.file}", "read what a step has measured"):
+                content = file.read_at(place.length, place.offset)
+            states.append(step.load(content))
+    return states

@@ -1,0 +1,145 @@
+"""The metrics of the steps `measure` as text, tables and curves.
+
+Owned here: what is shown of each kind. `terminal` shows the values, `html` all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic.alias_generators import to_snake
+
+from pipeline_runtime.formatting import NOTHING, format_count, format_metric
+from pipeline_runtime.report.drawing.squares import SquarePlot, draw_square
+from pipeline_runtime.report.files.measures_file import GroupResult, Measure, MeasureResult
+
+# Numbers of a result that count something.
+_COUNTS = ("measuredGroups", "leftOutGroups", "largeGroups", "scatteredGroups")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRow:
+    """The value of a metric."""
+
+    name: str
+    kind: str
+    step: str
+    value: str
+    rows: str
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureTable:
+    """More than one number of a metric; cells are texts."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureCurve:
+    """One figure; `svg` is safe, all else is escaped by the page."""
+
+    title: str
+    svg: str
+    note: str = ""
+    has_points: bool = False
+
+
+def build_measure_rows(measures: Iterable[Measure]) -> list[MeasureRow]:
+    """Return the value of each metric."""
+    return [
+        MeasureRow(
+            name=measure.name,
+            kind=measure.kind,
+            step=measure.step,
+            value=_format(measure.value),
+            rows=format_count(measure.rows),
+            left_out=", ".join(f"{role}: {n:,}" for role, n in measure.left_out.items()),
+        )
+        for measure in measures
+    ]
+
+
+def build_measure_tables(measures: Iterable[MeasureResult]) -> list[MeasureTable]:
+    """Return the tables of all metrics, in their order."""
+    return [table for measure in measures for table in _list_tables(measure)]
+
+
+def _list_tables(measure: MeasureResult) -> Iterator[MeasureTable]:
+    if numbers := measure.list_numbers():
+        cells = [[_name(name), _format_number(name, each)] for name, each in numbers.items()]
+        yield MeasureTable(title=measure.name, columns=("Number", "Value"), rows=cells)
+    for lines in (measure.quantiles, measure.thresholds, measure.bins, measure.top):
+        if lines:
+            yield MeasureTable(
+                title=measure.name,
+                columns=[_name(key) for key in lines[0]],
+                rows=[[_format(value) for value in line.values()] for line in lines],
+            )
+    if measure.groups:
+        rows = [_describe_group(group) for group in measure.groups]
+        if measure.other:
+            other = ["other groups", *[""] * (len(measure.group_by) - 1)]
+            rows.append([*other, *_describe_group(measure.other)])
+        title = f"{measure.name} by {', '.join(measure.group_by)}"
+        columns = (*measure.group_by, "Value", "Rows")
+        yield MeasureTable(title=title, columns=columns, rows=rows)
+
+
+def _describe_group(group: GroupResult) -> list[str]:
+    texts = ["null" if value is None else str(value) for value in group.group]
+    return [*texts, _format(group.value), format_count(group.rows)]
+
+
+def build_measure_curves(measures: Sequence[MeasureResult]) -> list[MeasureCurve]:
+    """Return the ROC and reliability curves of all metrics, in their order."""
+    return [
+        curve
+        for index, measure in enumerate(measures)
+        for curve in _list_curves(f"measure-{index}", measure)
+    ]
+
+
+def _list_curves(slug: str, measure: MeasureResult) -> Iterator[MeasureCurve]:
+    if measure.roc:
+        title = f"{measure.name}: ROC"
+        plot = SquarePlot(
+            name=f"{slug}-roc",
+            label=f"{title}, area {_format(measure.value)}",
+            x_title="false positive rate",
+            y_title="true positive rate",
+            points=measure.roc,
+        )
+        yield MeasureCurve(title=title, svg=draw_square(plot))
+    if measure.bins:
+        title = f"{measure.name}: reliability"
+        plot = SquarePlot(
+            name=f"{slug}-reliability",
+            label=f"{title}, mean label by mean score in {len(measure.bins)} ranges of the score",
+            x_title="mean score",
+            y_title="mean label",
+            points=[(line["meanScore"], line["meanLabel"]) for line in measure.bins],
+            has_markers=True,
+        )
+        yield MeasureCurve(title=title, svg=draw_square(plot))
+
+
+def _name(key: str) -> str:
+    return to_snake(key).replace("_", " ")
+
+
+def _format_number(name: str, value: float) -> str:
+    return format_count(int(value)) if name in _COUNTS else _format(value)
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    if isinstance(value, str | bool | Mapping):
+        return str(value)
+    return format_count(value) if isinstance(value, int) else format_metric(value)
