@@ -100,7 +100,7 @@ class ModelPin(BaseModel):
     def describe(self) -> str:
         """Return the model and its origin, for people."""
         place = self.uri.rstrip("/").rpartition("/")[2]
-        origin = f"run {self.run}, {place}" if self.run else place
+        origin = "/".join(part for part in (self.experiment, self.run, place) if part)
         return f"{origin}, sha256 {self.sha256[:12]}"
 
 

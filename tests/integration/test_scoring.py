@@ -119,7 +119,7 @@ def test_a_killed_scoring_goes_on_with_its_model(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_sample_scores_what_the_quickstart_trained(tmp_path: Path) -> None:
+def test_the_samples_score_what_the_quickstart_trained(tmp_path: Path) -> None:
     commands = (
         ["sample-data", "--rows", "20000", "--output", "build/data"],
         ["run", "-f", str(SAMPLES / "quickstart.yaml")],
@@ -134,3 +134,13 @@ def test_the_sample_scores_what_the_quickstart_trained(tmp_path: Path) -> None:
     assert table.num_rows == summary["output"]["rows"] > 0
     assert table["score"].null_count == 0
     assert [model["experiment"] for model in summary["models"]] == ["quickstart"]
+    assert [measure["name"] for measure in summary["measures"]] == [
+        *("auc", "auc-per-request", "calibration", "log-loss")
+    ]
+    for name in ("student", "distilled", "compare"):
+        command = ["run", "-f", str(SAMPLES / "distillation" / f"{name}.yaml")]
+        subprocess.run([LASTMILE, *command], cwd=tmp_path, check=True, capture_output=True)
+    compared = tmp_path / "build" / "students" / "latest" / "summary.json"
+    measures = json.loads(compared.read_text())["measures"]
+    assert [measure["name"] for measure in measures] == ["teacher", "student", "distilled"]
+    assert all(0.0 < measure["value"] < 1.0 for measure in measures)

@@ -16,7 +16,7 @@ from pipeline_runtime.plan.consumers.base import TakesInOrder
 from pipeline_runtime.plan.engine import choose_feed
 from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
 from pipeline_runtime.sources.partition_names import find_name_fault, find_partition_type
-from pipeline_runtime.steps.base import public_schema
+from pipeline_runtime.steps.base import is_internal, public_schema
 from pipeline_runtime.steps.checks import unknown_column
 
 
@@ -82,6 +82,12 @@ class OutputConsumer(TakesInOrder):
                 "must name the key of a row for output.layout KeyAndScore, but is absent. Add it"
             )
             problems.append(Problem(path="spec.dataset.rowKey", message=message))
+        if own := [name for name in key if is_internal(name)]:
+            message = (
+                f"must name columns that another table may have for output.layout KeyAndScore, but "
+                f"has {own[0]}, which is Lastmile's own. Name the columns that identify a row"
+            )
+            problems.append(Problem(path="spec.dataset.rowKey", message=message))
         if not scores:
             message = (
                 "must be Columns in a pipeline that ends without a column that a model made, but "
@@ -91,7 +97,7 @@ class OutputConsumer(TakesInOrder):
         problems += [
             _problem("layout", unknown_column(name, schema.names, "the pipeline's output"))
             for name in key
-            if name not in schema.names
+            if name not in schema.names and not is_internal(name)
         ]
         if problems:
             raise ManifestError(problems)

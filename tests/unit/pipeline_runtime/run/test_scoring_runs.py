@@ -147,6 +147,11 @@ def test_key_and_score_needs_a_score_and_a_key(root: Path) -> None:
         run(root, "none", {"output": output})
     with pytest.raises(ManifestError, match=r"spec.dataset.rowKey: must name the key"):
         run(root, "none", {"output": output, "dataset": {"parquet": {"uri": "in.parquet"}}})
+    with_ids = build_table().add_column(0, "_lastmile_row_id", pa.array(np.arange(ROWS)))
+    pq.write_table(with_ids, root / "ids.parquet")
+    own = {"parquet": {"uri": "ids.parquet"}, "rowKey": ["_lastmile_row_id"]}
+    with pytest.raises(ManifestError, match=r"spec.dataset.rowKey: must name columns that"):
+        run(root, "none", {"output": output, "dataset": own})
     with pytest.raises(ManifestError, match=r"output.columns: must be absent"):
         run(root, "none", {"output": output | {"columns": ["id"]}})
 
