@@ -2,18 +2,10 @@
 
 A benchmark measures *cells* (a table, a level of work, a size). In each cell it compares *arms*
 (ways to do the same) with one of them, the base. All arms run in every round, in a random order
-that a seed fixes. They must deliver equal output, by checksum. A ratio is that of two arms in one
-round; its bounds come from the rounds.
+that is fixed for each round. They must deliver equal output, by checksum. A ratio is that of two
+arms in one round; its bounds come from the rounds.
 
-    errors      BenchmarkError, DisagreementError
-    machine     circumstances of a measurement: machine, commit, versions, CPU seconds and memory
-    statistics  medians, and ratios with bounds
-    cells       Cell: values of each arm, metric and round
-    rounds      measure(): the rounds of one cell
-    children    a process that answers requests, such as one that runs the code of another commit
-    serving     the other side of that process
-    report      Benchmark: metrics and targets; its JSON file and its page
-    merging     the cells of a run among those of earlier runs
-    figure      the picture of any benchmark: ratios with bounds, or lines where a size grows
-    program     run(): the command line of a benchmark
+`rounds` measures a cell, `report` has the metrics and targets and writes the page, `figure` draws
+the picture, and `program` is the command line. `children` runs a process that answers requests,
+such as one with the code of another commit; `serving` is the other side of it.
 """

@@ -65,6 +65,10 @@ class Child:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        self.pid = self._process.pid
         try:
             self.hello = self._receive()
         except BenchmarkError:
@@ -77,43 +81,31 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
-
     def ask(self, request: Any, timeout_seconds: float | None = None) -> Any:
         """Send a request and return the answer.
 
-        Raises:
-            BenchmarkError: the process fails.
-            OSError: it has died before, or does not answer in time.
+        Raises BenchmarkError if the process fails, and OSError if it had died before, or does not
+        answer in time.
         """
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        output = self._process.stdout
-        assert output is not None
-        if timeout_seconds and not select.select([output], [], [], timeout_seconds)[0]:
+        self._requests.write(json.dumps(request) + "\n")
+        self._requests.flush()
+        if timeout_seconds and not select.select([self._answers], [], [], timeout_seconds)[0]:
             raise TimeoutError(f"{self._name} must answer within {timeout_seconds:g} s")
         return self._receive()
 
     def close(self) -> None:
         """End the process, which takes the end of its requests as the order to stop."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._requests.close()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
+        self._answers.close()
 
     def _receive(self) -> Any:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         answer = json.loads(line) if line else {"error": "the process ended"}
         if "error" in answer:
             raise BenchmarkError(f"{self._name} failed:\n{answer['error']}")

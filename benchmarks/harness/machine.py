@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import subprocess
 from collections import defaultdict
 from importlib.metadata import PackageNotFoundError, version
@@ -25,9 +26,10 @@ _TIME_FIELDS = slice(11, 15)
 
 def describe_machine() -> dict[str, Any]:
     """Return processor, memory and system, without the host name."""
+    processor = re.search(r"^model name\s*: (.*)", _read("cpuinfo"), re.MULTILINE)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
-        "processor": _processor(),
+        "processor": processor[1].strip() if processor else platform.processor() or "unknown",
         "cores": num_cores(),
         "memoryGiB": round(memory_bytes / 2**30),
         "system": f"{platform.system()} {platform.machine()}",
@@ -65,15 +67,6 @@ def load_average() -> float:
     return round(os.getloadavg()[0], 2)
 
 
-def _processor() -> str:
-    try:
-        lines = (_PROC / "cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "unknown")
-
-
 def tree_cpu_seconds(*roots: int) -> float | None:
     """Return CPU seconds of processes and all their descendants, ended ones too; None off Linux."""
     seconds: dict[int, float] = {}
@@ -93,15 +86,8 @@ def cpu_seconds_by_process(root: int) -> dict[int, float]:
 
 def tree_pss_bytes(root: int) -> int:
     """Return the memory of a process and its descendants; a page of n processes counts 1/n."""
-    return sum(_pss_bytes(pid) for pid in _tree_stats(root))
-
-
-def _pss_bytes(pid: int) -> int:
-    try:
-        lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0  # it ended meanwhile
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+    maps = (_read(f"{pid}/smaps_rollup") for pid in _tree_stats(root))
+    return sum(int(kib) * 1024 for text in maps for kib in re.findall(r"^Pss: +(\d+)", text, re.M))
 
 
 def _tree_stats(root: int) -> dict[int, list[str]]:
@@ -109,16 +95,20 @@ def _tree_stats(root: int) -> dict[int, list[str]]:
     children: defaultdict[int, list[int]] = defaultdict(list)
     stats: dict[int, list[str]] = {}
     for folder in _PROC.glob("[0-9]*"):
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it ended meanwhile
-        children[int(fields[_PARENT_FIELD])].append(int(folder.name))
-        stats[int(folder.name)] = fields
+        if fields := _read(f"{folder.name}/stat").rpartition(")")[2].split():
+            children[int(fields[_PARENT_FIELD])].append(int(folder.name))
+            stats[int(folder.name)] = fields
     found, waiting = {}, [root]
     while waiting:
         pid = waiting.pop()
-        waiting += children.get(pid, [])
+        waiting += children[pid]
         if pid in stats:
             found[pid] = stats[pid]
     return found
+
+
+def _read(name: str) -> str:
+    """Return a file of /proc, or nothing if it does not exist, or its process has ended."""
+    with contextlib.suppress(OSError):
+        return (_PROC / name).read_text()
+    return ""

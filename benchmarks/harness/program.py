@@ -8,21 +8,22 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from benchmarks.harness.cells import Cell, Document
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.harness.merging import check_version, merge_results
 from benchmarks.harness.report import (
-    VERSION,
     Beginning,
     Benchmark,
     build_results,
+    cells_of,
     judge,
     write_results,
 )
 
 # Options that are places, not settings of the measurement.
-_PLACES = ("data", "output", "name", "redraw", "add")
+_PLACES: Final = ("data", "output", "name", "redraw", "add")
+_OF_A_RUN: Final = ("command", "commit", "finishedAt", "minutes", "machine", "loadAverage")
 
 
 def build_parser(
@@ -49,9 +50,8 @@ def build_parser(
         keeps = "keep the existing results, except for the cells that are measured now"
         parser.add_argument("--add", action="store_true", help=keeps)
     parser.add_argument("--name", help="the results are named after the benchmark, and this")
-    parser.add_argument(
-        "--redraw", action="store_true", help="measure nothing; write page and picture again"
-    )
+    redraws = "measure nothing; write page and picture again"
+    parser.add_argument("--redraw", action="store_true", help=redraws)
     return parser
 
 
@@ -72,43 +72,72 @@ def run(
     options = parser.parse_args(arguments)
     if options.name:
         benchmark = replace(benchmark, name=f"{benchmark.name}-{options.name}")
+    path = options.output / f"{benchmark.name}.json"
     if options.redraw:
-        path = options.output / f"{benchmark.name}.json"
         print(write_results(benchmark, json.loads(path.read_text()), options.output))
         return 0
     beginning = Beginning()
     try:
-        before = _read_before(options, benchmark)
         cells = list(measure(options))
     except BenchmarkError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     settings = {k: v for k, v in vars(options).items() if k not in _PLACES and v not in (None, "")}
-    results = build_results(
-        benchmark, beginning.describe(benchmark.module, arguments), settings, cells
-    )
-    try:
-        results = results if before is None else merge_results(benchmark, before, results)
-    except BenchmarkError as error:
-        alone = options.output / "alone"
-        write_results(benchmark, results, alone)
-        print(f"error: {error} The results of this run are in {alone}.", file=sys.stderr)
-        return 1
+    circumstances = beginning.describe(benchmark.module, arguments)
+    results = build_results(benchmark, circumstances, settings, cells)
+    if getattr(options, "add", False) and path.exists():
+        try:
+            results = _merge(benchmark, json.loads(path.read_text()), results)
+        except BenchmarkError as error:
+            alone = options.output / "alone"
+            write_results(benchmark, results, alone)
+            print(f"error: {error} The results of this run are in {alone}.", file=sys.stderr)
+            return 1
     print(write_results(benchmark, results, options.output))
     is_missed = any(row["met"] is False for row in judge(benchmark, results))
     return int(fails_if_missed and is_missed)
 
 
-def _read_before(options: argparse.Namespace, benchmark: Benchmark) -> Document | None:
-    """Return the results that the cells of this run are added to, or None."""
-    path = options.output / f"{benchmark.name}.json"
-    if not getattr(options, "add", False) or not path.exists():
-        return None
-    before: Document = json.loads(path.read_text())
-    check_version(before, VERSION)
-    return before
-
-
 def split(text: str) -> tuple[str, ...]:
     """Return the parts of an option's value that are separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _merge(benchmark: Benchmark, before: Document, now: Document) -> Document:
+    """Return results with the cells of both, for benchmarks that take hours.
+
+    Both sides of a ratio come from one run, perhaps on another machine: an arm that was measured
+    again leaves the cell of before, and the new cell of that name stands beside it. The fact `run`
+    of a cell is the index of its run in `runs`.
+    """
+    for name in benchmark.fixed_settings:
+        _check_equal(name, before["settings"].get(name), now["settings"].get(name))
+    doubts = (bool(benchmark.find_doubts(results)) for results in (before, now))
+    _check_equal("being only indicative", *doubts)
+    runs = before.get("runs") or [{name: before[name] for name in _OF_A_RUN}]
+    measured = {cell.name: cell for cell in cells_of(now)}
+    names = list(dict.fromkeys([*(cell.name for cell in cells_of(before)), *measured]))
+    cells = []
+    for cell in cells_of(before):
+        cell.facts.setdefault("run", 0)
+        if again := measured.get(cell.name):
+            for fact in ("rows", "checksum"):
+                _check_equal(f"{cell.name}: {fact}", cell.facts.get(fact), again.facts.get(fact))
+            for arm in again.arms.keys() - {cell.base}:
+                cell.arms.pop(arm, None)
+        if cell.arms.keys() - {cell.base}:
+            cells.append(cell)
+    for cell in measured.values():
+        cell.facts["run"] = len(runs)
+        cells.append(cell)
+    entries = [cell.to_json() for cell in sorted(cells, key=lambda cell: names.index(cell.name))]
+    runs = [*runs, {name: now[name] for name in _OF_A_RUN}]
+    return {**now, "versions": before["versions"] | now["versions"], "runs": runs, "cells": entries}
+
+
+def _check_equal(what: str, before: Any, now: Any) -> None:
+    if before != now:
+        raise BenchmarkError(
+            f"--add: {what} must be as in the existing results, {before!r}, but is {now!r}. "
+            "Measure without --add, or into another folder."
+        )

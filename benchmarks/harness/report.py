@@ -16,6 +16,7 @@ from benchmarks.harness.cells import Cell, Document
 from benchmarks.harness.statistics import Estimate, rounded
 
 VERSION: Final = 1
+_MET: Final = {None: "not measured", True: "met", False: "**missed**"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,14 @@ class Target:
     at_most: float | None = None
     of_ratio: bool = True
     by_bound: bool = True
+
+    def is_met(self, found: Estimate) -> bool | None:
+        """Return whether an estimate keeps the limit, or None if it has no bounds."""
+        low, high = (found.low, found.high) if self.by_bound else (found.median, found.median)
+        if self.at_least is not None:
+            return None if low is None else low >= self.at_least
+        assert self.at_most is not None, f"{self.text} has no limit"
+        return None if high is None else high <= self.at_most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +122,7 @@ def build_results(
 ) -> Document:
     """Return the results as they are written."""
     results = {"version": VERSION, "benchmark": benchmark.name, **circumstances}
-    entries = [cell.to_json() for cell in cells]
-    return {**results, "settings": settings, "cells": entries}
+    return {**results, "settings": settings, "cells": [cell.to_json() for cell in cells]}
 
 
 def cells_of(results: Document) -> list[Cell]:
@@ -124,7 +132,7 @@ def cells_of(results: Document) -> list[Cell]:
 
 def judge(benchmark: Benchmark, results: Document) -> list[Document]:
     """Judge every target in every cell that has its metric; `met` is None if none has it."""
-    found = []
+    found: list[Document] = []
     for target in benchmark.targets:
         rows = []
         for cell in cells_of(results):
@@ -132,24 +140,13 @@ def judge(benchmark: Benchmark, results: Document) -> list[Document]:
                 continue
             read = cell.ratio if target.of_ratio else cell.value
             for arm in target.arms or [a for a in cell.arms if a != cell.base]:
-                if (measured := read(arm, target.metric)) is not None:
+                if measured := read(arm, target.metric):
                     where = f"{cell.name}: {arm}"
                     where += f" over {cell.base}" if target.of_ratio else ""
-                    rows.append(_judge_one(target, where, measured))
-        found += rows or [_judge_one(target, "–", None)]
+                    rows.append((where, measured, target.is_met(measured)))
+        for where, value, met in rows or [("–", None, None)]:
+            found.append({"target": target.text, "where": where, "measured": value, "met": met})
     return found
-
-
-def _judge_one(target: Target, where: str, found: Estimate | None) -> Document:
-    row: Document = {"target": target.text, "where": where, "measured": found, "met": None}
-    if found is None:
-        return row
-    if target.at_least is not None:
-        value = found.low if target.by_bound else found.median
-        return row | {"met": None if value is None else value >= target.at_least}
-    assert target.at_most is not None, f"{target.text} has no limit"
-    value = found.high if target.by_bound else found.median
-    return row | {"met": None if value is None else value <= target.at_most}
 
 
 def write_results(benchmark: Benchmark, results: Document, folder: Path) -> str:
@@ -186,29 +183,13 @@ def write_files(
 
 def format_json(results: Document) -> str:
     """Return compact JSON: a line per field, and one per entry of a list, such as a cell."""
-    lines = [f"{json.dumps(name)}: {_dump_field(value)}" for name, value in results.items()]
+    dump = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+    lines = []
+    for name, value in results.items():
+        is_listed = isinstance(value, list) and value and isinstance(value[0], dict)
+        text = "[\n" + ",\n".join(map(dump, value)) + "\n]" if is_listed else dump(value)
+        lines.append(f"{dump(name)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _dump_field(value: Any) -> str:
-    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
-        return _dump(value)
-    entries = ",\n".join(_dump(entry) for entry in value)
-    return f"[\n{entries}\n]"
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(_shorten(value), ensure_ascii=False, separators=(",", ":"))
-
-
-def _shorten(value: Any) -> Any:
-    """Write floats without digits that mean nothing, as 5 in place of 5.0."""
-    if isinstance(value, dict):
-        return {name: _shorten(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shorten(one) for one in value]
-    is_whole = isinstance(value, float) and value.is_integer()
-    return int(value) if is_whole else value
 
 
 def build_page(benchmark: Benchmark, results: Document) -> str:
@@ -221,24 +202,31 @@ def _lines(benchmark: Benchmark, results: Document) -> Iterator[str]:
     if doubts := benchmark.find_doubts(results):
         yield f"**Indicative, no measurement of targets: {'; '.join(doubts)}.**\n"
     for number, run in enumerate(results.get("runs", ())):
-        yield f"- Run {number}: {describe_circumstances(run)}"
-    yield f"{describe_circumstances(results)}\n" if "runs" not in results else ""
+        yield f"- Run {number}: {_describe_circumstances(run)}"
+    yield f"{_describe_circumstances(results)}\n" if "runs" not in results else ""
     settings = ", ".join(f"{name} {_show_setting(v)}" for name, v in results["settings"].items())
-    yield f"{benchmark.text} Settings: {settings}. {_describe_bounds(results)}\n"
+    bounds = results.get("bounds", "one-sided 95 % bounds")
+    yield (
+        f"{benchmark.text} Settings: {settings}. Medians of interleaved rounds; a ratio is that of "
+        f"two arms in one round [{bounds}].\n"
+    )
     if judged := judge(benchmark, results):
-        yield from build_table(
-            ("target", "where", "measured", "met"),
-            [
-                (row["target"], row["where"], format_estimate(row["measured"]), _met(row["met"]))
-                for row in judged
-            ],
-        )
+        rows = [
+            (row["target"], row["where"], _format_estimate(row["measured"]), _MET[row["met"]])
+            for row in judged
+        ]
+        yield from _build_table(("target", "where", "measured", "met"), rows)
         yield ""
-    yield from build_table(_heads(benchmark), list(_rows(benchmark, results)))
+    heads = [benchmark.cell_label, benchmark.arm_label]
+    for metric in benchmark.metrics:
+        heads += [metric.label, f"{metric.label}: ratio"] if metric.is_compared else [metric.label]
+    heads += benchmark.fact_labels.values()
+    cells = cells_of(results)
+    yield from _build_table(heads, [_row(benchmark, c, arm) for c in cells for arm in c.arms])
     yield from benchmark.add_lines(results)
 
 
-def describe_circumstances(results: Document) -> str:
+def _describe_circumstances(results: Document) -> str:
     """Return the first sentence of a page: how the results were made."""
     system, load = results["machine"], results["loadAverage"]
     return (
@@ -248,64 +236,46 @@ def describe_circumstances(results: Document) -> str:
     )
 
 
-def _describe_bounds(results: Document) -> str:
-    bounds = results.get("bounds", "one-sided 95 % bounds")
-    return f"Medians of interleaved rounds; a ratio is that of two arms in one round [{bounds}]."
-
-
 def _show_setting(value: Any) -> str:
     if isinstance(value, list | tuple):  # a list once it was read from JSON
         return "/".join(map(_show_setting, value)) or "none"
     return f"{value:,}" if isinstance(value, int) else f"{value}"
 
 
-def _heads(benchmark: Benchmark) -> list[str]:
-    heads = [benchmark.cell_label, benchmark.arm_label]
+def _row(benchmark: Benchmark, cell: Cell, arm: str) -> list[str]:
+    row = [cell.name, arm]
     for metric in benchmark.metrics:
-        heads += [metric.label, f"{metric.label}: ratio"] if metric.is_compared else [metric.label]
-    return heads + list(benchmark.fact_labels.values())
+        found = cell.value(arm, metric.name)
+        value = found and found.scaled(metric.scale)
+        if metric.is_compared:
+            ratio = cell.ratio(arm, metric.name) if arm != cell.base else None
+            row += [_format_estimate(value and Estimate(value.median)), _format_estimate(ratio)]
+        else:
+            row.append(_format_estimate(value))
+    return row + [_show_setting(cell.facts.get(name, "–")) for name in benchmark.fact_labels]
 
 
-def _rows(benchmark: Benchmark, results: Document) -> Iterator[list[str]]:
-    for cell in cells_of(results):
-        for arm in cell.arms:
-            row = [cell.name, arm]
-            for metric in benchmark.metrics:
-                value = cell.value(arm, metric.name)
-                shown = value and Estimate(value.median * metric.scale)
-                if metric.is_compared:
-                    ratio = None if arm == cell.base else cell.ratio(arm, metric.name)
-                    row += [format_estimate(shown), format_estimate(ratio)]
-                else:
-                    row.append(format_estimate(value, metric.scale))
-            yield row + [_show_setting(cell.facts.get(name, "–")) for name in benchmark.fact_labels]
-
-
-def build_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _build_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Return the lines of a table, without columns in which no row has anything."""
     used = [i for i in range(len(heads)) if any(row[i] != "–" for row in rows)]
     for row in (heads, ["---"] * len(heads), *rows):
         yield f"| {' | '.join(row[i] for i in used)} |"
 
 
-def format_estimate(found: Estimate | None, scale: float = 1.0) -> str:
+def _format_estimate(found: Estimate | None) -> str:
     """Return a median and its bounds with about three digits."""
     if found is None:
         return "–"
-    text = format_number(found.median * scale)
+    text = _format_number(found.median)
     if found.low is None or found.high is None or found.low == found.high:
         return text
-    return f"{text} [{format_number(found.low * scale)}–{format_number(found.high * scale)}]"
+    return f"{text} [{_format_number(found.low)}–{_format_number(found.high)}]"
 
 
-def format_number(value: float) -> str:
+def _format_number(value: float) -> str:
     """Return a number with about three digits, whole ones without a fraction."""
     if value == int(value) or value >= 1000:
         return f"{value:,.0f}"
     if value < 0.01:
         return f"{rounded(value):.3g}"
     return f"{value:.3f}" if value < 2 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-def _met(is_met: bool | None) -> str:
-    return {None: "not measured", True: "met", False: "**missed**"}[is_met]

@@ -1,4 +1,4 @@
-"""The rounds of a cell: all arms in each, in a random order that the seed fixes."""
+"""The rounds of a cell: all arms in each, in a random order that is fixed for each round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.harness.errors import BenchmarkError, DisagreementError
 
 # A round is set aside if a calibrating arm is further than this from its median.
 MAX_OFF: Final = 0.15
-_MAX_SHOWN: Final = 5
+_MAX_SHOWN: Final = 5  # columns that a message names
 
 T = TypeVar("T")
 
@@ -28,17 +28,17 @@ class Sample:
 
 
 Arm = Callable[[], Sample]
+_Round = dict[str, Mapping[str, float]]  # the values of each arm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """Number and order of rounds.
+    """Number of rounds.
 
     Attributes:
         count: rounds that count.
         warmups: runs of each arm before the rounds, whose output is checked and whose values are
             not used.
-        seed: of the order of arms.
         max_count: at most so many rounds, if `is_enough` asks for more than `count`.
         is_enough: returns whether the values of a cell are precise enough.
         before: called before each round with its index, for example to renew processes.
@@ -49,33 +49,15 @@ class Rounds:
 
     count: int
     warmups: int = 1
-    seed: int = 0
-    max_count: int | None = None
+    max_count: int = 0
     is_enough: Callable[[Cell], bool] = lambda _: True
     before: Callable[[int], None] = lambda _: None
     calibration: tuple[str, Sequence[str]] | None = None
 
 
-def in_order_of(items: Sequence[T], index: int, seed: int = 0) -> list[T]:
+def in_order_of(items: Sequence[T], index: int) -> list[T]:
     """Return the items in the random order of a round."""
-    shuffled = list(items)
-    random.Random(f"{seed}-{index}").shuffle(shuffled)
-    return shuffled
-
-
-@dataclass(slots=True)
-class _Checked:
-    """Compares the output of each run with that of the first one."""
-
-    cell: str
-    first: tuple[str, Any] | None = None
-
-    def run(self, name: str, arm: Arm) -> Mapping[str, float]:
-        sample = arm()
-        if sample.checksum is not None:
-            first, expected = self.first = self.first or (name, sample.checksum)
-            check_agreement(self.cell, {first: expected, f"{name} (again)": sample.checksum})
-        return sample.values
+    return random.Random(index).sample(items, len(items))
 
 
 def measure(
@@ -92,20 +74,26 @@ def measure(
         DisagreementError: two arms delivered different output.
         BenchmarkError: an arm failed, or no round was calm.
     """
-    checked = _Checked(name)
-    for _ in range(rounds.warmups):
-        for arm, run in arms.items():
-            checked.run(arm, run)
-    kept: list[dict[str, Mapping[str, float]]] = []
-    max_count = max(rounds.count, rounds.max_count or rounds.count)
+    first: dict[str, Any] = {}  # the arm that ran first, and its output
+
+    def run(arm: str) -> Mapping[str, float]:
+        sample = arms[arm]()
+        if sample.checksum is not None:
+            first.update({} if first else {arm: sample.checksum})
+            check_agreement(name, {**first, f"{arm} (again)": sample.checksum})
+        return sample.values
+
+    for arm in list(arms) * rounds.warmups:
+        run(arm)
     cell = Cell(name=name, base=base or next(iter(arms)), arms={}, x=x)
-    while len(kept) < max_count:
+    kept: list[_Round] = []
+    calm: list[_Round] = []
+    while len(kept) < max(rounds.count, rounds.max_count):
         rounds.before(len(kept))
-        order = in_order_of(list(arms), len(kept), rounds.seed)
-        kept.append({arm: checked.run(arm, arms[arm]) for arm in order})
-        calm = find_calm(kept, rounds.calibration)
-        cell.arms = _collect([kept[index] for index in calm], arms)
-        tell(cell, len(kept))
+        kept.append({arm: run(arm) for arm in in_order_of(list(arms), len(kept))})
+        calm = _choose_calm(kept, rounds.calibration)
+        cell.arms = {arm: _collect([one[arm] for one in calm]) for arm in arms}
+        _print_progress(cell, len(kept))
         if len(calm) >= rounds.count and rounds.is_enough(cell):
             break
     if not calm:
@@ -115,36 +103,31 @@ def measure(
         )
     if len(kept) > len(calm):
         cell.facts["setAside"] = len(kept) - len(calm)
-    if checked.first is not None:
-        checksum = checked.first[1]
-        cell.facts["checksum"] = shorten(checksum)
+    for checksum in first.values():
+        cell.facts["checksum"] = _shorten(checksum)
         if isinstance(checksum, Mapping) and "rows" in checksum:
             cell.facts["rows"] = checksum["rows"]
     return cell
 
 
-def _collect(kept: Sequence[Mapping[str, Mapping[str, float]]], arms: Mapping[str, Arm]) -> Any:
-    found: dict[str, Values] = {arm: {} for arm in arms}
-    for one in kept:
-        for arm in arms:
-            for metric, value in one[arm].items():
-                found[arm].setdefault(metric, []).append(value)
+def _collect(rounds: Sequence[Mapping[str, float]]) -> Values:
+    found: Values = {}
+    for values in rounds:
+        for metric, value in values.items():
+            found.setdefault(metric, []).append(value)
     return found
 
 
-def find_calm(
-    kept: Sequence[Mapping[str, Mapping[str, float]]],
-    calibration: tuple[str, Sequence[str]] | None,
-) -> list[int]:
-    """Return the indices of rounds whose calibration is near the median of all."""
-    if calibration is None:
-        return list(range(len(kept)))
-    metric, arms = calibration
+def _choose_calm(
+    kept: Sequence[_Round], calibration: tuple[str, Sequence[str]] | None
+) -> list[_Round]:
+    """Return the rounds whose calibration is near the median of all."""
+    metric, arms = calibration or ("", ())
     medians = {arm: statistics.median(one[arm][metric] for one in kept) for arm in arms}
     return [
-        index
-        for index, one in enumerate(kept)
-        if all(abs(one[arm][metric] / medians[arm] - 1) <= MAX_OFF for arm in arms)
+        one
+        for one in kept
+        if all(abs(one[arm][metric] / median - 1) <= MAX_OFF for arm, median in medians.items())
     ]
 
 
@@ -153,12 +136,15 @@ def check_agreement(what: str, found: Mapping[str, Any]) -> None:
 
     Raises DisagreementError, which names arms, columns and both sides.
     """
-    (first, expected), *others = found.items()
-    problems = [
-        f"{arm} differs from {first} in {_explain(expected, got)}"
-        for arm, got in others
-        if got != expected
-    ]
+    outputs = {arm: c if isinstance(c, Mapping) else {"output": c} for arm, c in found.items()}
+    (first, expected), *others = outputs.items()
+    problems = []
+    for arm, got in others:
+        wrong = [n for n in {**expected, **got} if expected.get(n) != got.get(n)]
+        shown = (f"{n!r} ({expected.get(n)}, got {got.get(n)})" for n in wrong[:_MAX_SHOWN])
+        more = f" and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
+        if wrong:
+            problems.append(f"{arm} differs from {first} in {', '.join(shown)}{more}")
     if problems:
         raise DisagreementError(
             f"{what}: all arms must deliver the same output, but {'; '.join(problems)}. Speeds "
@@ -166,35 +152,19 @@ def check_agreement(what: str, found: Mapping[str, Any]) -> None:
         )
 
 
-def _explain(expected: Any, got: Any) -> str:
-    if not isinstance(expected, Mapping) or not isinstance(got, Mapping):
-        return f"its output ({shorten(expected)}, got {shorten(got)})"
-    names = sorted(expected.keys() | got.keys())
-    wrong = [name for name in names if expected.get(name) != got.get(name)]
-    shown = [f"{n!r} ({shorten(expected.get(n))}, got {shorten(got.get(n))})" for n in wrong]
-    more = f" and {len(shown) - _MAX_SHOWN} more" if len(shown) > _MAX_SHOWN else ""
-    return ", ".join(shown[:_MAX_SHOWN]) + more
-
-
-def shorten(checksum: Any) -> Any:
-    """Return a checksum as it is shown: the sum of all columns for a mapping, and large numbers in
-    hex."""
-    if checksum is None:
-        return "absent"
+def _shorten(checksum: Any) -> Any:
+    """Return a checksum as results have it: the sum of a mapping's, and large numbers in hex."""
     if isinstance(checksum, Mapping):
-        return shorten(sum(v for v in checksum.values() if isinstance(v, int)) % 2**64)
-    if isinstance(checksum, int) and checksum > 1 << 40:
-        return f"{checksum:x}"
-    return checksum[:16] if isinstance(checksum, str) else checksum
+        checksum = sum(v for v in checksum.values() if isinstance(v, int)) % 2**64
+    if isinstance(checksum, int):
+        return f"{checksum:x}" if checksum > 1 << 40 else checksum
+    return str(checksum)[:16]
 
 
-def tell(cell: Cell, num_rounds: int) -> None:
-    """Print how a cell stands to standard error."""
-    found = []
-    for arm in cell.arms:
-        metric = next(iter(cell.arms[arm]), None)
-        ratio = cell.ratio(arm, metric) if metric and arm != cell.base else None
-        if ratio is not None:
-            found.append(f"{arm} {ratio.median:.3f} × {cell.base} by {metric}")
-    line = f"{cell.name}, round {num_rounds}: {'; '.join(found)}"
-    print(line, file=sys.stderr, flush=True)
+def _print_progress(cell: Cell, num_rounds: int) -> None:
+    """Print to standard error how each arm compares by its first metric."""
+    ratios = []
+    for arm, values in cell.arms.items():
+        ratio = cell.ratio(arm, next(iter(values), "")) if arm != cell.base else None
+        ratios += [f"{arm} {ratio.median:.3f} × {cell.base}"] if ratio else []
+    print(f"{cell.name}, round {num_rounds}: {'; '.join(ratios)}", file=sys.stderr, flush=True)

@@ -28,6 +28,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def scaled(self, factor: float) -> Estimate:
+        """Return the estimate in another unit."""
+        bounds = [None if bound is None else bound * factor for bound in (self.low, self.high)]
+        return Estimate(self.median * factor, *bounds)
+
     @property
     def width(self) -> float:
         """The share by which the upper bound is above the lower one; infinite if unknown."""
