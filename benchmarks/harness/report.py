@@ -134,7 +134,7 @@ def judge(benchmark: Benchmark, results: Document) -> list[Document]:
     """Judge every target in every cell that has its metric; `met` is None if none has it."""
     found: list[Document] = []
     for target in benchmark.targets:
-        rows = []
+        rows: list[tuple[str, Estimate | None, bool | None]] = []
         for cell in cells_of(results):
             if target.cells and cell.name not in target.cells:
                 continue
@@ -212,17 +212,17 @@ def _lines(benchmark: Benchmark, results: Document) -> Iterator[str]:
     )
     if judged := judge(benchmark, results):
         rows = [
-            (row["target"], row["where"], _format_estimate(row["measured"]), _MET[row["met"]])
+            (row["target"], row["where"], format_estimate(row["measured"]), _MET[row["met"]])
             for row in judged
         ]
-        yield from _build_table(("target", "where", "measured", "met"), rows)
+        yield from build_table(("target", "where", "measured", "met"), rows)
         yield ""
     heads = [benchmark.cell_label, benchmark.arm_label]
     for metric in benchmark.metrics:
         heads += [metric.label, f"{metric.label}: ratio"] if metric.is_compared else [metric.label]
     heads += benchmark.fact_labels.values()
     cells = cells_of(results)
-    yield from _build_table(heads, [_row(benchmark, c, arm) for c in cells for arm in c.arms])
+    yield from build_table(heads, [_row(benchmark, c, arm) for c in cells for arm in c.arms])
     yield from benchmark.add_lines(results)
 
 
@@ -249,30 +249,30 @@ def _row(benchmark: Benchmark, cell: Cell, arm: str) -> list[str]:
         value = found and found.scaled(metric.scale)
         if metric.is_compared:
             ratio = cell.ratio(arm, metric.name) if arm != cell.base else None
-            row += [_format_estimate(value and Estimate(value.median)), _format_estimate(ratio)]
+            row += [format_estimate(value and Estimate(value.median)), format_estimate(ratio)]
         else:
-            row.append(_format_estimate(value))
+            row.append(format_estimate(value))
     return row + [_show_setting(cell.facts.get(name, "–")) for name in benchmark.fact_labels]
 
 
-def _build_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def build_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Return the lines of a table, without columns in which no row has anything."""
     used = [i for i in range(len(heads)) if any(row[i] != "–" for row in rows)]
     for row in (heads, ["---"] * len(heads), *rows):
         yield f"| {' | '.join(row[i] for i in used)} |"
 
 
-def _format_estimate(found: Estimate | None) -> str:
+def format_estimate(found: Estimate | None) -> str:
     """Return a median and its bounds with about three digits."""
     if found is None:
         return "–"
-    text = _format_number(found.median)
+    text = format_number(found.median)
     if found.low is None or found.high is None or found.low == found.high:
         return text
-    return f"{text} [{_format_number(found.low)}–{_format_number(found.high)}]"
+    return f"{text} [{format_number(found.low)}–{format_number(found.high)}]"
 
 
-def _format_number(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number with about three digits, whole ones without a fraction."""
     if value == int(value) or value >= 1000:
         return f"{value:,.0f}"

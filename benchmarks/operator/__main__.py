@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.harness.cells import Cell, Values
+from benchmarks.harness.cells import Cell, Document, Values
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.harness.rounds import Rounds, Sample, measure
-from benchmarks.operator import arms
-from benchmarks.operator.arms import PASS_TIMES, Found
+from benchmarks.operator.acting import TOKEN, operating
+from benchmarks.operator.stage import Stage, at_once, build_children, build_experiment, staged
+from dataset_operator.testing import StandInRay
+from pipeline_runtime.config import KIND
 
-ARMS: Final = ("bare", "operator", "forgetful", "asleep", "silent")
-BARE, OPERATOR, FORGETFUL = "bare client", "operator", "operator that remembers nothing"
-_MIN_DUE: Final = 0.9  # share of due passes that ran; below it the operator does not keep up
+BARE, OPERATOR = "bare client", "operator"
+_SETTLE_SECONDS: Final = 20.0  # a period of passes, for those that the last writes trigger
+_PAGE_SECONDS: Final = 5.0
+_PAUSE_SECONDS: Final = 10.0  # of a changing experiment, after the operator has taken a change
+_FAILED_SHARE: Final = 0.2  # of changes that make the driver fail; the others are edits
+_SEED: Final = 7
 
 
 def _metric(name: str, label: str, *, is_drawn: bool = False) -> Metric:
@@ -42,13 +51,8 @@ BENCHMARK = Benchmark(
         _metric("requestsPerSecond", "requests/s"),
         _metric("requestsPerExperiment", "requests per experiment"),
         _metric("writes", "writes"),
-        *(
-            _metric(f"{name}P{percent}", f"{label}, p{percent}")
-            for name, label in zip(
-                PASS_TIMES, ("pass, ms", "without the API server", "nor Ray"), strict=True
-            )
-            for percent in (50, 99)
-        ),
+        _metric("passP50", "pass, ms, p50"),
+        _metric("passP99", "pass, ms, p99"),
         _metric("editP50", "edit, s, p50"),
         _metric("editP99", "edit, s, p99"),
         _metric("kibPerExperiment", "KiB per experiment"),
@@ -66,49 +70,59 @@ BENCHMARK = Benchmark(
             for text, metric, at_most in (
                 ("KiB per experiment that trains, at most 100", "kibPerExperiment", 100.0),
                 ("writes for suspended experiments, none", "suspendedWrites", 0.0),
-                ("edit while another tenant's heads are silent, at most 5 s", "besideSilent", 5.0),
             )
         ),
     ),
     arm_label="client",
     x_label="experiments",
-    fact_labels={"mostOpen": "connections to silent heads"},
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of an arm.
+
+    Attributes:
+        seconds: until everything was steady.
+        digest: of the created clusters.
+        windows: measurements of the operator by the name of the period.
+        edits: seconds until the status of an experiment reflected an edit.
+    """
+
+    seconds: float = 0.0
+    digest: str = ""
+    windows: dict[str, Values] = field(default_factory=dict)
+    edits: list[float] = field(default_factory=list)
+
+
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
-    """Run the chosen arms, the short ones first."""
-    largest = max([options.size, *options.sizes])
-    operate = partial(arms.operator, hold=options.hold, minutes=options.minutes)
+    """Compare both arms at every size, and measure suspended experiments."""
+    sizes = sorted({options.size, *options.sizes})
     trained: dict[int, Values] = {}
-    if "forgetful" in options.arms:
-        found = asyncio.run(operate(options.size, changing=0, remembers=False))
-        yield from describe(options.size, FORGETFUL, found)
-    for size in sorted({options.size, *options.sizes}) if "operator" in options.arms else ():
+    for size in sizes:
         kept: list[Found] = []
-        act = partial(operate, size, changing=options.changing if size == largest else 0)
-        ways = {BARE: partial(arms.bare, size)} if "bare" in options.arms else {}
-        count = options.rounds if size == options.size else 1
+        changing = min(size, options.changing) if size == sizes[-1] else 0
+        act = partial(
+            operator, size, hold=options.hold, changing=changing, seconds=60.0 * options.minutes
+        )
         yield measure(
             f"{size} experiments, from nothing",
-            {name: partial(run_arm, way, []) for name, way in ways.items()}
-            | {OPERATOR: partial(run_arm, act, kept)},
-            Rounds(count=count, warmups=0),
+            {
+                BARE: partial(run_arm, partial(bare, size), []),
+                OPERATOR: partial(run_arm, act, kept),
+            },
+            Rounds(count=options.rounds if size == options.size else 1, warmups=0),
             x=size,
         )
         middle = sorted(kept, key=lambda one: one.seconds)[(len(kept) - 1) // 2]
         trained[size] = middle.windows["all train"]
-        yield from describe(size, OPERATOR, middle)
+        yield from describe(size, middle)
     if len(trained) > 1:
-        yield Cell(name="growth", base="", arms={OPERATOR: fit(trained)})
-    if "asleep" in options.arms:
-        found = asyncio.run(arms.asleep(largest, hold=options.hold))
-        found.windows["suspended"]["suspendedWrites"] = found.windows["suspended"]["writes"]
-        yield from describe(largest, OPERATOR, found)
-    if "silent" in options.arms and options.silent:
-        found = asyncio.run(arms.silent(options.silent))
-        found.windows["silent heads"]["besideSilent"] = found.edits
-        yield from describe(options.silent, OPERATOR, found)
+        kib = 2**10 * find_slope({size: values["rssMiB"][0] for size, values in trained.items()})
+        yield Cell(name="growth", base="", arms={OPERATOR: {"kibPerExperiment": [kib]}})
+    found = asyncio.run(asleep(sizes[-1], hold=options.hold))
+    found.windows["suspended"]["suspendedWrites"] = found.windows["suspended"]["writes"]
+    yield from describe(sizes[-1], found)
 
 
 def run_arm(work: Callable[[], Coroutine[Any, Any, Found]], kept: list[Found]) -> Sample:
@@ -118,38 +132,126 @@ def run_arm(work: Callable[[], Coroutine[Any, Any, Found]], kept: list[Found]) -
     return Sample({"steadySeconds": found.seconds}, found.digest)
 
 
-def describe(size: int, arm: str, found: Found) -> Iterator[Cell]:
+def describe(size: int, found: Found) -> Iterator[Cell]:
     """Yield a cell for each period in which an operator was measured."""
     for period, values in found.windows.items():
         edits: Values = {}
-        if period in ("some change", "silent heads"):
+        if period == "some change":
             edits = {f"editP{p}": [float(np.quantile(found.edits, p / 100))] for p in (50, 99)}
-        facts = {"edits": len(found.edits)} if edits else {}
         yield Cell(
             name=f"{size} experiments, {period}",
             base="",
-            arms={arm: values | edits},
-            x=size if period == "all train" and arm == OPERATOR else None,
-            facts=facts | ({"mostOpen": found.most_open} if found.most_open else {}),
+            arms={OPERATOR: values | edits},
+            x=size if period == "all train" else None,
+            facts={"edits": len(found.edits)} if edits else {},
         )
 
 
-def fit(trained: dict[int, Values]) -> Values:
-    """Return slopes by least squares over the sizes.
+def find_slope(values: dict[int, float]) -> float:
+    """Return the slope of values over their sizes by least squares."""
+    return float(np.polyfit(list(values), list(values.values()), 1)[0])
 
-    Cores and requests count only where the operator keeps up. On a busy machine it does less than
-    it should, and the line would be too flat.
-    """
 
-    def slope(metric: str, sizes: list[int]) -> float:
-        return float(np.polyfit(sizes, [trained[size][metric][0] for size in sizes], 1)[0])
+async def bare(size: int) -> Found:
+    """Create all clusters and their companion objects, and wait for KubeRay."""
+    async with staged() as stage:
+        families = [build_children(index) for index in range(size)]
 
-    slopes = {"kibPerExperiment": [2**10 * slope("rssMiB", sorted(trained))]}
-    abreast = [s for s in sorted(trained) if trained[s].get("duePasses", [0.0])[0] >= _MIN_DUE]
-    if len(abreast) > 1:
-        slopes["coresPerThousand"] = [1000 * slope("cores", abreast)]
-        slopes["requestsPerSecondPerThousand"] = [1000 * slope("requestsPerSecond", abreast)]
-    return slopes
+        async def create(family: list[tuple[bool, Document]]) -> None:
+            for is_applied, child in family:
+                await (stage.kube.apply if is_applied else stage.kube.create)(child)
+
+        began = time.monotonic()
+        await at_once(partial(create, family) for family in families)
+        seconds = await stage.clusters_ready(size) - began
+        return Found(seconds=seconds, digest=await stage.digest())
+
+
+async def operator(size: int, *, hold: float, changing: int, seconds: float) -> Found:
+    """Measure from creation until all experiments train, while all train, and while some change."""
+    async with staged() as stage, StandInRay(token=TOKEN) as ray, training(ray):
+        edits: list[float] = []
+        async with operating(stage.box.kubeconfig, stage.folder, ray) as acting:
+            async with acting.measuring("until all train", size):
+                began = time.monotonic()
+                await stage.create(build_experiment(index) for index in range(size))
+                await stage.clusters_ready(size)
+                taken = await stage.experiments_are("Training", size) - began
+            digest = await stage.digest()
+            await asyncio.sleep(_SETTLE_SECONDS)
+            async with acting.measuring("all train", size):
+                await asyncio.sleep(hold)
+            if changing:
+                async with acting.measuring("some change", size):
+                    edits = await change(stage, ray, changing, seconds)
+        return Found(seconds=taken, digest=digest, windows=acting.windows, edits=edits)
+
+
+async def asleep(size: int, *, hold: float) -> Found:
+    """Measure suspended experiments, which have no cluster and do not change."""
+    async with (
+        staged() as stage,
+        StandInRay(token=TOKEN) as ray,
+        operating(stage.box.kubeconfig, stage.folder, ray) as acting,
+    ):
+        await stage.create(build_experiment(index, suspend=True) for index in range(size))
+        await stage.experiments_are("Suspended", size)
+        await asyncio.sleep(_SETTLE_SECONDS)
+        async with acting.measuring("suspended", size):
+            await asyncio.sleep(hold)
+        return Found(windows=acting.windows)
+
+
+@contextlib.asynccontextmanager
+async def training(ray: StandInRay) -> AsyncIterator[None]:
+    """Let the drivers make progress: every five seconds their metrics change."""
+
+    async def progress() -> None:
+        for step in range(1, 1_000_000):
+            ray.metrics = (
+                f"lastmile_progress_ratio {min(0.99, step / 1000)}\n"
+                f"lastmile_samples_per_second {100_000 + step}\n"
+                f'lastmile_training_metric{{name="loss"}} {1 / step}\n'
+            )
+            await asyncio.sleep(_PAGE_SECONDS)
+
+    task = asyncio.create_task(progress())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> list[float]:
+    """Change experiments continuously; return the seconds that each edit took the operator."""
+    deadline, random = time.monotonic() + seconds, Random(_SEED)
+    lags: list[float] = []
+
+    async def live(index: int) -> None:
+        metadata = build_experiment(index)["metadata"]
+        key = (KIND, metadata["namespace"], metadata["name"])
+        turn = index
+        await asyncio.sleep(random.random() * _PAUSE_SECONDS)
+        while time.monotonic() < deadline:
+            if random.random() < _FAILED_SHARE:
+                document = await stage.kube.get(*key)
+                name = ((document or {}).get("status") or {}).get("submission", {}).get("id")
+                if name in ray.jobs:
+                    ray.end(name, "FAILED", message="a benchmark's", driver_exit_code=1)
+            else:
+                turn += 1
+                began = time.monotonic()
+                workers = {"minReplicas": 1 + turn % 3, "maxReplicas": 3}
+                await stage.kube.patch(*key, {"spec": {"dataWorkers": workers}})
+                generation = (await stage.kube.get(*key) or {})["metadata"]["generation"]
+                await taken.wait(key[1:], generation)
+                lags.append(time.monotonic() - began)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async with stage.following() as taken, asyncio.TaskGroup() as tasks:
+        for index in range(number):
+            tasks.create_task(live(index))
+    return lags
 
 
 def parse() -> argparse.ArgumentParser:
@@ -161,8 +263,6 @@ def parse() -> argparse.ArgumentParser:
     add("--changing", type=int, default=200, metavar="N", help="changing ones in the largest run")
     add("--minutes", type=float, default=10.0, metavar="X", help="duration of the changes")
     add("--hold", type=float, default=60.0, metavar="X", help="seconds to measure while all train")
-    add("--silent", type=int, default=400, metavar="N", help="heads of one tenant that hang; or 0")
-    add("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="arms to run: all by default")
     return parser
 
 

@@ -12,15 +12,17 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
+from benchmarks.harness.cells import Document
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.operator.acting import SILENT, build_settings
+from benchmarks.operator.acting import build_settings
 from dataset_operator.api import RAY_API_VERSION
 from dataset_operator.kube.client import KubeClient
 from dataset_operator.kube.login import Login
@@ -31,8 +33,6 @@ from pipeline_runtime.config import API_VERSION, KIND
 from tools.cluster.control_plane import ControlPlane
 from tools.cluster.startup import PLENTY, Settings, build_tls
 
-Document = dict[str, Any]
-T = TypeVar("T")
 _CRDS: Final = Path("crds")
 _TEAMS: Final = 20  # namespaces
 _NODES: Final = 12
@@ -77,7 +77,11 @@ class Stage:
     host: str
     session: aiohttp.ClientSession
 
-    async def count(self, kind: str, column: str) -> Counter[str]:
+    async def create(self, experiments: Iterable[Document]) -> None:
+        """Create experiments, several at once."""
+        await at_once(partial(self.kube.create, each) for each in experiments)
+
+    async def _count(self, kind: str, column: str) -> Counter[str]:
         """Count the objects of a kind by their value in a column of `kubectl get`.
 
         The API server makes the table, so this is cheap for any number of objects.
@@ -90,10 +94,10 @@ class Stage:
         place = names.index(column)
         return Counter(str(row["cells"][place]) for row in table.get("rows") or ())
 
-    async def until(self, kind: str, column: str, value: str, number: int) -> float:
+    async def _until(self, kind: str, column: str, value: str, number: int) -> float:
         """Wait until enough objects have a value; return the time. Raises BenchmarkError."""
         deadline = time.monotonic() + _FIRST_SECONDS + _SECONDS_EACH * number
-        while (found := await self.count(kind, column))[value] < number:
+        while (found := await self._count(kind, column))[value] < number:
             if time.monotonic() > deadline:
                 raise BenchmarkError(f"of {number} {kind} not all became {value}: {dict(found)}")
             self.box.check()
@@ -102,11 +106,11 @@ class Stage:
 
     async def clusters_ready(self, number: int) -> float:
         """Return the time at which KubeRay reports all clusters as ready."""
-        return await self.until(f"{RAY_API_VERSION}/rayclusters", "status", "ready", number)
+        return await self._until(f"{RAY_API_VERSION}/rayclusters", "status", "ready", number)
 
     async def experiments_are(self, phase: str, number: int) -> float:
         """Return the time at which all experiments are in a phase."""
-        return await self.until(f"{API_VERSION}/datasetexperiments", "Phase", phase, number)
+        return await self._until(f"{API_VERSION}/datasetexperiments", "Phase", phase, number)
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Taken]:
@@ -160,7 +164,7 @@ async def staged() -> AsyncIterator[Stage]:
 
 
 def _make_teams(box: ControlPlane) -> None:
-    names = [*(_team(team) for team in range(_TEAMS)), SILENT]
+    names = [_team(team) for team in range(_TEAMS)]
     items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in names]
     box.kubectl(
         "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
@@ -175,12 +179,12 @@ def _team(index: int) -> str:
     return f"team-{index % _TEAMS}"
 
 
-def build_experiment(index: int, namespace: str = "", **spec: Any) -> Document:
-    """Build the experiment with this number, by default in its team's namespace."""
+def build_experiment(index: int, **spec: Any) -> Document:
+    """Build the experiment with this number, in its team's namespace."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": f"e{index}", "namespace": namespace or _team(index)},
+        "metadata": {"name": f"e{index}", "namespace": _team(index)},
         "spec": {
             "dataset": {"parquet": {"uri": "s3://bucket/table/"}},
             "dataWorkers": {"minReplicas": 1, "maxReplicas": 3},
@@ -220,12 +224,12 @@ def _strip(cluster: Document) -> str:
     return text.replace(owner["namespace"], "TEAM")
 
 
-async def at_once(work: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+async def at_once(work: Iterable[Callable[[], Awaitable[object]]]) -> None:
     """Do all the work, with as much concurrency as the operator has passes."""
     slots = asyncio.Semaphore(MAX_SLOTS)
 
-    async def run(each: Callable[[], Awaitable[T]]) -> T:
+    async def run(each: Callable[[], Awaitable[object]]) -> None:
         async with slots:
-            return await each()
+            await each()
 
-    return await asyncio.gather(*(run(each) for each in work))
+    await asyncio.gather(*(run(each) for each in work))
