@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-mixing bench-operator bench-order bench-overlap bench-pairs bench-read-ahead bench-scaling bench-shared-memory bench-simulator bench-simulator-pods bench-start bench-table-size bench-wire chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-order bench-overlap bench-pairs bench-read-ahead bench-scaling bench-shared-memory bench-simulator bench-simulator-pods bench-start bench-table-size chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -147,9 +147,6 @@ bench-iceberg: setup build/iceberg-peers ## Compare reading, joining and writing
 build/iceberg-peers: benchmarks/iceberg/peers.txt
 	-$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $@ --requirement $< && touch $@
 
-bench-mixing: setup ## Measure the batches, the AUC and the speed of a sorted table whose rows are mixed
-	$(BIN)/python -m benchmarks.mixing $(ARGS)
-
 bench-overlap: setup ## Measure if loading overlaps with training
 	$(BIN)/python -m benchmarks.overlap $(ARGS)
 
@@ -162,7 +159,7 @@ bench-autoscaling: setup ## Simulate every autoscaling policy in every scenario 
 bench-calibration: setup ## Measure how often lastmile compare errs on equal variants, and what it detects
 	$(BIN)/python -m benchmarks.calibration $(ARGS)
 
-bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, and with 400 silent heads (ARGS: the benchmark's options)
+bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, compared with a bare client (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
 bench-simulator: setup ## Compare the simulator with real processes under the same autoscaling policy
@@ -182,9 +179,6 @@ bench-start: setup ## Measure the time to the plan, the first step and the repor
 
 bench-scaling: setup ## Measure the throughput of a trainer with 1 to 8 data-worker nodes (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
-
-bench-wire: setup ## Measure the size of batches in transit, and the cost of sending and receiving them
-	$(BIN)/python -m benchmarks.wire $(ARGS)
 
 bench-table-size: setup ## Measure if a larger table starts later or needs more memory
 	$(BIN)/python -m benchmarks.table_size $(ARGS)

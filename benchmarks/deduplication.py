@@ -2,10 +2,9 @@
 
 Tables of the same rows differ in how many of them belong to one request. In each, the user's
 sequence and actions are wide, as in an impression log. Every way reads, pads and hashes them and
-makes batches of tensors, in one process and one thread:
-
-    flat | nested       how the table is stored
-    expanded | once     what batches carry: every row its own columns, or a request's columns once
+makes batches of tensors, in one process and one thread. They differ in how the table is stored
+(flat or nested), and in what batches carry: every row its own columns (expanded), or a request's
+columns once.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import hashlib
 import itertools
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,45 +28,39 @@ from benchmarks.harness.cells import Cell
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric
 from benchmarks.harness.rounds import Rounds, Sample, check_agreement, measure
-from benchmarks.taking import take_batches
 from pipeline_runtime import Pipeline
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
+from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching
 from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
-from pipeline_runtime.plan import build_plan
+from pipeline_runtime.plan import Group, build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.sources.parquet import open_parquet
+from pipeline_runtime.training.collating import Collator
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
 
-FACTORS: Final = (1, 2, 3, 5, 10, 20, 50)  # rows per request
+FACTORS: Final = (1, 2, 5, 20, 50)  # rows per request
 GROUP_ROWS = 20_000
 BATCH_SIZE = 4096
 SHARED = ("user_id", "country", "history", "actions")
 COLUMNS = ["item_id", *(f"dense_{i:02d}" for i in range(20)), "country", "history", "actions"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """A way to read a table; the first one is the base."""
-
-    table: str
-    deduplication: bool
-    once: bool
-
-
+# Of each way, the table, and whether batches carry a request's columns once. The first one is the
+# base, which does not look for requests.
 WAYS: Final = {
-    "flat, off": Way(table="flat.parquet", deduplication=False, once=False),
-    "flat, expanded": Way(table="flat.parquet", deduplication=True, once=False),
-    "flat, once": Way(table="flat.parquet", deduplication=True, once=True),
-    "nested, off": Way(table="nested", deduplication=False, once=False),
-    "nested, expanded": Way(table="nested", deduplication=True, once=False),
-    "nested, once": Way(table="nested", deduplication=True, once=True),
+    "flat, off": ("flat.parquet", False),
+    "flat, once": ("flat.parquet", True),
+    "nested, expanded": ("nested", False),
+    "nested, once": ("nested", True),
 }
 BENCHMARK = Benchmark(
     name="deduplication",
@@ -87,10 +79,10 @@ def compare(options: argparse.Namespace) -> Iterator[Cell]:
     """Measure all ways for each number of rows per request."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    for factor in options.factors:
+    for factor in FACTORS:
         folder = options.data / f"deduplication-{options.rows}-{factor}"
         make_table(folder, options.rows, factor)
-        readers = {name: Reader(plan_of(folder, way)) for name, way in WAYS.items()}
+        readers = {name: Reader(plan_way(folder, name)) for name in WAYS}
         check_agreement(f"{factor} rows", {name: digest(one) for name, one in readers.items()})
         arms = {name: partial(read_epoch, one, options.rows) for name, one in readers.items()}
         yield measure(f"{factor}", arms, Rounds(count=options.rounds, warmups=0), x=factor)
@@ -141,18 +133,19 @@ def make_table(folder: Path, rows: int, factor: int) -> None:
         )
 
 
-def plan_of(folder: Path, way: Way) -> StreamPlan:
+def plan_way(folder: Path, way: str) -> StreamPlan:
     """Return the plan of a way's manifest."""
+    table, once = WAYS[way]
     pipeline = (
         Pipeline.read_parquet(
-            str(folder / way.table), row_key="id", request_key="request", request_columns=SHARED
+            str(folder / table), row_key="id", request_key="request", request_columns=SHARED
         )
         .filter("item_id % 10 != 0")
         .pad_sequence("history", length=128)
         .hash_bucket("country", buckets=1000)
-        .with_options(deduplication=way.deduplication)
+        .with_options(deduplication=way != "flat, off")
     )
-    training = {"columns": COLUMNS, "shuffle": {"unit": "None"}, "deduplicated": way.once}
+    training = {"columns": COLUMNS, "shuffle": {"unit": "None"}, "deduplicated": once}
     return build_plan(pipeline.experiment("deduplication", **training), "").training
 
 
@@ -182,6 +175,31 @@ class Reader:
                     break
 
 
+def take_batches(
+    chunks: Iterable[Chunk],
+    groups: Sequence[Group],
+    batch_size: int,
+    *,
+    in_order: bool = False,
+) -> Iterator[Batch]:
+    """Yield the batches of all groups of one epoch, by the code of a run, without label and weight.
+
+    Args:
+        in_order: batches continue from chunk to chunk, as under `preserveOrder`.
+    """
+    stream = BatchStream(
+        chunks=iter(chunks),
+        groups=groups,
+        cutting=Cutting(batch_size=batch_size, last_batch="Pad", preserve_order=in_order),
+        position=Position(),
+        waited=Waited(),
+    )
+    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
+    for rows in stream.epoch_rows(0):
+        assert rows is not None  # a single rank has rows at every step
+        yield collator.make(rows, None, stream.waited)
+
+
 def digest(reader: Reader) -> str:
     """Hash all batches in the table's order, with request columns expanded."""
     found = hashlib.sha256()
@@ -193,6 +211,6 @@ def digest(reader: Reader) -> str:
 
 
 if __name__ == "__main__":
-    parser = build_parser("deduplication", __doc__, rows=200_000, rounds=7)
-    parser.add_argument("--factors", type=int, nargs="+", default=FACTORS)
-    sys.exit(run(BENCHMARK, parser, compare))
+    sys.exit(
+        run(BENCHMARK, build_parser("deduplication", __doc__, rows=200_000, rounds=7), compare)
+    )

@@ -1,9 +1,7 @@
 """Measure the cost of a fixed order of batches: `python -m benchmarks.order`.
 
-One trainer on this machine trains on the same table with `pipelineOptions.preserveOrder` on and
-off: with a loop that does nothing, so that the readers are the bottleneck, and with the built-in
-model; and with readers that are threads and processes. With the fixed order, the final losses of
-the built-in model must be equal in all rounds.
+One trainer on this machine trains the built-in model on the same table with
+`pipelineOptions.preserveOrder` on and off, with readers that are threads and processes.
 """
 
 from __future__ import annotations
@@ -26,14 +24,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import run_experiment
 from pipeline_runtime.sample_data import SampleDataOptions, write_sample_data
 
-BATCH_SIZE: Final = 4096
 COLUMNS: Final = ["item_id", "user_id", *(f"dense_{i:02d}" for i in range(16)), "user_sequence"]
-# Of each cell, the entrypoint (the built-in model if none) and the feed.
-CELLS: Final = {
-    f"{model}, {readers}": (entrypoint, feed)
-    for model, entrypoint in (("no model", "benchmarks.order:loop"), ("ranking model", None))
-    for readers, feed in (("threads", "Threads"), ("processes", "Readers"))
-}
 BENCHMARK = Benchmark(
     name="order",
     module="order",
@@ -43,43 +34,25 @@ BENCHMARK = Benchmark(
     metrics=(Metric(name="rowsPerSecond", label="rows/s"),),
     cell_label="training, readers",
     arm_label="order",
-    fact_labels={"losses": "different final losses in a fixed order"},
 )
 
 
-def loop(ctx: Any) -> None:
-    """Take all batches and do nothing with them; Lastmile calls it with the context."""
-    for _ in ctx.epochs():
-        for _ in ctx.batches():
-            pass
-        ctx.report({})
-
-
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
-    """Measure all cells."""
+    """Measure both kinds of readers."""
     keep_freed_memory()
     table = options.data.absolute() / f"order-{options.rows}"
     write_sample_data(table, SampleDataOptions(rows=options.rows))
-    for name, (entrypoint, feed) in CELLS.items():
-        losses: set[Any] = set()
+    for name, feed in (("threads", "Threads"), ("processes", "Readers")):
         arms = {
-            order: partial(
-                train_once, table, entrypoint, {"preserveOrder": is_on, "feed": feed}, found
-            )
-            for order, is_on, found in (("any", False, set()), ("fixed", True, losses))
+            order: partial(train_once, table, {"preserveOrder": is_on, "feed": feed})
+            for order, is_on in (("any", False), ("fixed", True))
         }
-        cell = measure(name, arms, Rounds(count=options.rounds))
-        if entrypoint is None:
-            cell.facts["losses"] = len(losses)
-        yield cell
+        yield measure(f"ranking model, {name}", arms, Rounds(count=options.rounds))
 
 
-def train_once(
-    table: Path, entrypoint: str | None, options: dict[str, Any], losses: set[Any]
-) -> Sample:
-    """Train once, and add the final loss. Raises AssertionError if the run fails."""
-    training = {"batchSize": BATCH_SIZE, "columns": COLUMNS, "labelColumn": "clicked"}
-    document = {
+def train_once(table: Path, options: dict[str, Any]) -> Sample:
+    """Train once. Raises AssertionError if the run fails."""
+    document: dict[str, Any] = {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
         "metadata": {"name": "order"},
@@ -90,18 +63,16 @@ def train_once(
                 {"truncate": {"columns": ["user_sequence"], "length": 64}},
             ],
             "pipelineOptions": options,
-            "training": training | ({"entrypoint": entrypoint} if entrypoint else {}),
+            "training": {"batchSize": 4096, "columns": COLUMNS, "labelColumn": "clicked"},
         },
     }
     with tempfile.TemporaryDirectory(prefix="lastmile-order-") as folder:
         place = RunOptions(output=Path(folder) / "out", storage_root=folder)
         finished = run_experiment(parse_experiment(document), "", place)
     assert finished.outcome.kind == "Complete", finished.outcome.error
-    summary = finished.summary
-    rate = summary.throughput.samples_per_second
+    rate = finished.summary.throughput.samples_per_second
     assert rate is not None
-    losses.add(summary.training.metrics.get("train_loss"))
-    return Sample({"rowsPerSecond": rate}, str(summary.checksum))
+    return Sample({"rowsPerSecond": rate}, str(finished.summary.checksum))
 
 
 if __name__ == "__main__":

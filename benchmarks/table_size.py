@@ -31,6 +31,7 @@ from pipeline_runtime.sample_data import write_sample_data
 MANIFEST: Final = ROOT / "deploy" / "samples" / "quickstart.yaml"
 # So many steps of 4,096 rows read each table's first half million rows, whatever its size.
 STEPS: Final = 40
+FACTORS: Final = (1, 8, 64)
 POLL_SECONDS: Final = 0.5
 BENCHMARK = Benchmark(
     name="table-size",
@@ -50,9 +51,9 @@ def compare(options: argparse.Namespace) -> Iterator[Cell]:
     """Measure all sizes."""
     arms = {
         f"{options.rows * factor:,}": partial(
-            run_once, make_table(options.data, options.rows, factor), factor, options.steps
+            run_once, make_table(options.data, options.rows, factor), factor
         )
-        for factor in options.factors
+        for factor in FACTORS
     }
     yield measure("quickstart", arms, Rounds(count=options.rounds, warmups=0))
 
@@ -72,13 +73,13 @@ def make_table(data: Path, rows: int, factor: int) -> Path:
     return root
 
 
-def run_once(root: Path, factor: int, steps: int) -> Sample:
+def run_once(root: Path, factor: int) -> Sample:
     """Run the command. Raises BenchmarkError with its output if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         lastmile = Path(sys.executable).with_name("lastmile")
         command = [str(lastmile), "run", "-f", str(MANIFEST), "--metrics-port", "0"]
         command += ["--storage-root", str(root), "--output", folder]
-        command += ["--set", f"artifacts.uri={folder}", "--set", f"training.maxSteps={steps}"]
+        command += ["--set", f"artifacts.uri={folder}", "--set", f"training.maxSteps={STEPS}"]
         command += ["--set", f"training.epochs={max(1, 8 // factor)}"]
         log, peak = Path(folder, "log"), 0
         with log.open("w") as stream:
@@ -95,6 +96,4 @@ def run_once(root: Path, factor: int, steps: int) -> Sample:
 
 if __name__ == "__main__":
     parser = build_parser("table_size", __doc__, rows=250_000, rounds=6)
-    parser.add_argument("--factors", type=int, nargs="+", default=(1, 8, 64))
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
     sys.exit(run(BENCHMARK, parser, compare))

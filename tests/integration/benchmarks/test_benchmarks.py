@@ -19,31 +19,13 @@ TIMEOUT_SECONDS = 600
 
 
 def check_order(cells: list[Cell]) -> None:
-    assert len(cells) == 4
-    losses = [cell.facts["losses"] for cell in cells if "losses" in cell.facts]
-    assert losses == [1, 1]  # in a fixed order, equal runs have equal losses
-
-
-def check_mixing(cells: list[Cell]) -> None:
-    [cell] = cells
-    days = {arm: values["dayVariance"][0] for arm, values in cell.arms.items()}
-    assert days["mixed"] < 2 < days["unmixed"]
-    assert all(0.5 < values["auc"][0] < 1 for values in cell.arms.values())
-
-
-def check_wire(cells: list[Cell]) -> None:
-    empty, full = (
-        {way: values["bytesPerRow"][0] for way, values in cell.arms.items()}
-        for cell in (cells[0], cells[-1])
-    )
-    assert empty["sparse"] < empty["one buffer"] / 3
-    assert full["sparse"] == full["one buffer"]  # nothing to leave out
-    assert empty["sparse, zstd"] < empty["sparse"]
+    assert len(cells) == 2
+    assert all(cell.ratio("fixed", "rowsPerSecond") for cell in cells)
 
 
 def check_deduplication(cells: list[Cell]) -> None:
-    assert [cell.x for cell in cells] == [1, 5]
-    assert all(len(cell.arms) == 6 for cell in cells)
+    assert [cell.x for cell in cells] == [1, 2, 5, 20, 50]
+    assert all(len(cell.arms) == 4 for cell in cells)
 
 
 def check_two_levels(cells: list[Cell]) -> None:
@@ -53,7 +35,7 @@ def check_two_levels(cells: list[Cell]) -> None:
 
 def check_table_size(cells: list[Cell]) -> None:
     [cell] = cells
-    assert list(cell.arms) == ["20,000", "60,000"]
+    assert list(cell.arms) == ["20,000", "160,000", "1,280,000"]
     assert all(values["peakBytes"][0] > 1e8 for values in cell.arms.values())
 
 
@@ -86,17 +68,10 @@ def check_pairs(cells: list[Cell]) -> None:
 
 CASES = [
     ("order", "order", "--rows 20000 --rounds 2", check_order),
-    ("mixing", "mixing", "--rows 20000 --seeds 1 --rounds 2", check_mixing),
-    ("wire", "wire", "--rows 5000 --rounds 2", check_wire),
-    ("deduplication", "deduplication", "--rows 6000 --factors 1 5 --rounds 2", check_deduplication),
+    ("deduplication", "deduplication", "--rows 6000 --rounds 2", check_deduplication),
     ("read_ahead", "read-ahead", "--rows 60000 --rounds 2", check_two_levels),
     ("shared_memory", "shared-memory", "--rows 60000 --rounds 2", check_two_levels),
-    (
-        "table_size",
-        "table-size",
-        "--rows 20000 --factors 1 3 --rounds 1 --steps 2",
-        check_table_size,
-    ),
+    ("table_size", "table-size", "--rows 20000 --rounds 1", check_table_size),
     ("overlap", "overlap", "--rows 60000 --rounds 2", check_overlap),
     ("start", "start", "--rows 20000 --rounds 1 --old HEAD", check_start),
     ("pairs", "pairs", "--base HEAD,loader --rows 20000 --rounds 1", check_pairs),
