@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,24 +28,21 @@ from benchmarks.harness.cells import Cell
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric
 from benchmarks.harness.rounds import Rounds, Sample, check_agreement, measure
+from benchmarks.taking import take_batches
 from pipeline_runtime import Pipeline
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.batches import REQUEST_INDEX, Batch
 from pipeline_runtime.config import ParquetSource
 from pipeline_runtime.convert import ConversionOptions, convert_table
-from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching
 from pipeline_runtime.feed.making.maker import ChunkMaker, Stream
-from pipeline_runtime.plan import Group, build_plan
+from pipeline_runtime.plan import build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.request_batches import expand
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.sources.parquet import open_parquet
-from pipeline_runtime.training.collating import Collator
-from pipeline_runtime.training.position import Position
-from pipeline_runtime.training.stream import BatchStream, Cutting
 
 FACTORS: Final = (1, 2, 5, 20, 50)  # rows per request
 GROUP_ROWS = 20_000
@@ -173,31 +170,6 @@ class Reader:
                 yield chunk
                 if chunk.header.is_last:
                     break
-
-
-def take_batches(
-    chunks: Iterable[Chunk],
-    groups: Sequence[Group],
-    batch_size: int,
-    *,
-    in_order: bool = False,
-) -> Iterator[Batch]:
-    """Yield the batches of all groups of one epoch, by the code of a run, without label and weight.
-
-    Args:
-        in_order: batches continue from chunk to chunk, as under `preserveOrder`.
-    """
-    stream = BatchStream(
-        chunks=iter(chunks),
-        groups=groups,
-        cutting=Cutting(batch_size=batch_size, last_batch="Pad", preserve_order=in_order),
-        position=Position(),
-        waited=Waited(),
-    )
-    collator = Collator(torch.device("cpu"), weight_column=None, label_column=None, ahead=False)
-    for rows in stream.epoch_rows(0):
-        assert rows is not None  # a single rank has rows at every step
-        yield collator.make(rows, None, stream.waited)
 
 
 def digest(reader: Reader) -> str:
