@@ -143,7 +143,7 @@ bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a m
 bench-iceberg: setup build/iceberg-peers ## Compare reading, joining and writing Iceberg tables with other engines (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.iceberg $(ARGS)
 
-# Engines that are too large for the lock, 600 MB. Without them, their rows say "not measured".
+# Spark is too large for the lock, 450 MB. Without it, its cell says "not measured".
 build/iceberg-peers: benchmarks/iceberg/peers.txt
 	-$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $@ --requirement $< && touch $@
 

@@ -1,15 +1,14 @@
 """One program in a process of its own: it runs epochs and reports their time, memory and sums.
 
-`python -m benchmarks.iceberg.child PROGRAM` answers the requests of `programs`.
+`python -m benchmarks.iceberg.child MODULE:FUNCTION` answers the requests of `programs`.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -26,47 +25,42 @@ from benchmarks.harness.serving import serve
 from benchmarks.iceberg.lakes import Lake
 from pipeline_runtime.batches import OFFSETS_SUFFIX, VALUES_SUFFIX, Batch
 
-Rows = pa.Table | pa.RecordBatch | Batch
-Run = Callable[[Lake], Iterable[Rows]]
-
 # Where the Makefile installs the packages of peers.txt, which are not in the lock.
 _PEERS: Final = Path("build/iceberg-peers").absolute()
 _IDENTITY: Final = ("request_id", "position")  # of `identities_of`
 _STATUS: Final = Path("/proc/self/status")
-_IO: Final = Path("/proc/self/io")
 _CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 _RESET_PEAK: Final = "5"  # see proc(5)
 
 
-def measure(run: Run, lake: Lake, *, proves: bool = False) -> dict[str, Any]:
+def measure(program: Callable[[], Iterable[Any]], lake: Lake, *, proves: bool) -> dict[str, Any]:
     """Run one epoch.
 
     Args:
         proves: sum up a hash of every value, so that the time means nothing.
     """
-    _ = lake.residues  # planning the peers' buckets is not timed
+    _ = lake.residues  # planning the peer's buckets is not timed
     pool = pa.default_memory_pool()
-    resident, arrow, read = _field(_STATUS, "VmRSS"), pool.bytes_allocated(), _field(_IO, "rchar")
+    resident, arrow = _read_status("VmRSS"), pool.bytes_allocated()
     _CLEAR_REFS.write_text(_RESET_PEAK)
     sums: Sums = {}
     started = time.perf_counter()
-    for rows in run(lake):
+    for rows in program():
         batch = rows if isinstance(rows, dict) else to_batch(rows, None if proves else _IDENTITY)
         sums = add_sums(sums, proof_of(batch) if proves else identities_of(batch))
     seconds = time.perf_counter() - started
     values = {
         "rowsPerSecond": lake.rows / seconds,
-        "peakBytes": max(1, 1024 * (_field(_STATUS, "VmHWM") - resident)),
+        "peakBytes": max(1, _read_status("VmHWM") - resident),
         "arrowPeakBytes": max(1, (pool.max_memory() or 0) - arrow),
-        "readBytes": max(1, _field(_IO, "rchar") - read),
     }
     return {"values": values, "sums": sums}
 
 
-def _field(path: Path, name: str) -> int:
-    """Return a number of a file of /proc, such as the kibibytes of `VmRSS`."""
-    lines = dict(line.split(":", 1) for line in path.read_text().splitlines())
-    return int(lines[name].split()[0])
+def _read_status(name: str) -> int:
+    """Return a size of this process, in bytes."""
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return 1024 * int(lines[name].split()[0])
 
 
 def to_batch(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...] | None = None) -> Batch:
@@ -87,34 +81,23 @@ def to_batch(rows: pa.Table | pa.RecordBatch, names: tuple[str, ...] | None = No
             if pa.types.is_timestamp(column.type):
                 column = column.cast(pa.int64())
             batch[name] = column.to_numpy(zero_copy_only=False)
-    return {name: torch.from_numpy(np.require(a, requirements="CW")) for name, a in batch.items()}
+    own = {name: np.require(array, requirements=("C", "W")) for name, array in batch.items()}
+    return {name: torch.from_numpy(array) for name, array in own.items()}
 
 
-def _main() -> None:
-    program = json.loads(sys.argv[1])
-    with ExitStack() as stack:
+def _open_service() -> tuple[None, Callable[[Any], Any]]:
+    torch.set_num_threads(num_cores())
+    sys.path.append(str(_PEERS))
+    module, _, name = sys.argv[1].partition(":")
 
-        def open_service() -> tuple[Any, Callable[[Any], Any]]:
-            torch.set_num_threads(num_cores())
-            sys.path.append(str(_PEERS))
-            if program["needs_ray"]:
-                from pipeline_runtime.run.ray_connection import connected
+    def answer(request: Any) -> Any:
+        lake = Lake(Path(request["folder"]), request["rows"])
+        function = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
+        program = partial(function, lake, **request["options"])
+        return measure(program, lake, proves=request["proves"])
 
-                # Ray's join holds logical CPUs for its own actors, and would wait for them for
-                # ever.
-                stack.enter_context(connected("local", num_cores(), verbose=False))
-            return None, answer
-
-        def answer(request: Any) -> Any:
-            proves = request["proves"]
-            opens = program["proves"] if proves and program["proves"] else program["opens"]
-            module, _, name = opens.partition(":")
-            run = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
-            lake = Lake(Path(request["folder"]), request["rows"])
-            return measure(run, lake, proves=proves)
-
-        serve(open_service)
+    return None, answer
 
 
 if __name__ == "__main__":
-    _main()
+    serve(_open_service)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 from pathlib import Path
 from typing import Final
 
-import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
@@ -76,30 +75,14 @@ class Lake:
         the same remainder modulo g, for each remainder.
         """
         divisor = gcd(IMPRESSIONS.num_buckets, USER_ACTIONS.num_buckets)
-        sides = [self._by_bucket(layout) for layout in (IMPRESSIONS, USER_ACTIONS)]
         main, side = (
             [
                 [path for bucket, paths in found.items() if bucket % divisor == r for path in paths]
                 for r in range(divisor)
             ]
-            for found in sides
+            for found in map(self._by_bucket, (IMPRESSIONS, USER_ACTIONS))
         )
         return list(zip(main, side, strict=True))
-
-    def side_bytes(self) -> int:
-        """Return the bytes of the columns of the actions that a join needs, by their footers."""
-        wanted = {*KEYS, *SIDE_COLUMNS}
-        total = 0
-        for path in self.files(USER_ACTIONS):
-            footer = pq.read_metadata(path)
-            for group in range(footer.num_row_groups):
-                columns = (footer.row_group(group).column(i) for i in range(footer.num_columns))
-                total += sum(
-                    column.total_compressed_size
-                    for column in columns
-                    if column.path_in_schema.split(".")[0] in wanted
-                )
-        return total
 
     def _by_bucket(self, layout: SampleTable) -> Mapping[int, list[str]]:
         found: defaultdict[int, list[str]] = defaultdict(list)
@@ -115,7 +98,7 @@ def make_lake(data: Path, rows: int, **options: int) -> Lake:
     Args:
         options: more of `SampleDataOptions`.
     """
-    chosen = SampleDataOptions(rows=rows, **options)
+    chosen = replace(SampleDataOptions(rows=rows), **options)  # type: ignore[arg-type]
     folder = data.absolute() / "-".join(["benchmark-lake", *map(str, [rows, *options.values()])])
     write_lake(folder, chosen)
     return Lake(folder, rows)

@@ -1,18 +1,20 @@
-"""The peers: the same rows by Polars, DuckDB, Ray Data, Daft and PyIceberg, each as Arrow tables.
+"""The peers: the same rows by Polars, Ray Data and PyIceberg, each as Arrow tables.
 
-A join by bucket is written by hand: for each remainder of both numbers of buckets, the engine joins
-the impressions' files with the actions' files that can match. Engines use all cores.
+Polars joins bucket by bucket, written by hand: for each remainder of both numbers of buckets, the
+impressions' files with the actions' files that can match. Engines use all cores.
 """
 
 from __future__ import annotations
 
-import os
+import atexit
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack
+from functools import cache
 from typing import Final
 
 import pyarrow as pa
 
+from benchmarks.harness.machine import num_cores
 from benchmarks.iceberg.lakes import ALL_COLUMNS, KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
 from pipeline_runtime.sample_data.lake_tables import DAY, IMPRESSIONS, USER_ACTIONS
 
@@ -22,7 +24,7 @@ _OUTPUT: Final = (*MAIN_COLUMNS, *SIDE_COLUMNS)
 _CHUNK_ROWS: Final = 65_536  # of a result that is taken as a stream
 
 
-def polars_by_bucket(lake: Lake) -> Iterator[pa.Table]:
+def polars_join(lake: Lake) -> Iterator[pa.Table]:
     """Join by Polars' streaming engine, bucket by bucket."""
     import polars as pl
 
@@ -36,51 +38,31 @@ def polars_by_bucket(lake: Lake) -> Iterator[pa.Table]:
         yield from (chunk.to_arrow() for chunk in chunks)
 
 
-def duckdb_by_bucket(lake: Lake) -> Iterator[pa.RecordBatch]:
-    """Join by DuckDB, bucket by bucket."""
-    import duckdb
-
-    with closing(duckdb.connect()) as connection:
-        connection.execute("set preserve_insertion_order = false")
-        for main, side in lake.residues:
-            found = connection.execute(
-                f"""
-                select {", ".join(_OUTPUT)}
-                from read_parquet({list(main)}, hive_partitioning = false) as impressions
-                left join read_parquet({list(side)}, hive_partitioning = false) as actions
-                using ({", ".join(KEYS)})
-                """
-            )
-            yield from found.to_arrow_reader(_CHUNK_ROWS)
-
-
 def ray_join(lake: Lake) -> Iterator[pa.Table]:
     """Join by Ray Data's `Dataset.join`, which shuffles both sides."""
     import ray
 
+    _start_ray()
     left, right = (
         ray.data.read_parquet(list(lake.files(layout)), columns=list(columns), partitioning=None)
         for layout, columns in ((IMPRESSIONS, _LEFT), (USER_ACTIONS, _RIGHT))
     )
     # One partition per core was no slower than more of them.
-    partitions = len(os.sched_getaffinity(0))
-    joined = left.join(right, join_type="left_outer", num_partitions=partitions, on=KEYS)
+    joined = left.join(right, "left_outer", num_cores(), on=KEYS)  # type: ignore[arg-type]
     for batch in joined.iter_batches(batch_size=None, batch_format="pyarrow"):
+        assert isinstance(batch, pa.Table)
         yield batch.select(_OUTPUT)
 
 
-def daft_by_bucket(lake: Lake) -> Iterator[pa.Table]:
-    """Join by Daft's local runner, bucket by bucket."""
-    os.environ["DAFT_RUNNER"] = "native"
-    os.environ.setdefault("DAFT_ANALYTICS_ENABLED", "0")  # nothing leaves this machine
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    import daft  # type: ignore[import-not-found,unused-ignore]
+@cache
+def _start_ray() -> None:
+    """Start a Ray that lives as long as this process."""
+    from pipeline_runtime.run.ray_connection import connected
 
-    for main, side in lake.residues:
-        left = daft.read_parquet(list(main)).select(*_LEFT)
-        right = daft.read_parquet(list(side)).select(*_RIGHT)
-        joined = left.join(right, on=list(KEYS), how="left").select(*_OUTPUT)
-        yield from joined.to_arrow_iter()
+    stack = ExitStack()
+    # Ray's join holds logical CPUs for its own actors, and would wait for them for ever.
+    stack.enter_context(connected("local", num_cores(), verbose=False))
+    atexit.register(stack.close)
 
 
 def pyiceberg_reader(lake: Lake) -> Iterator[pa.RecordBatch]:

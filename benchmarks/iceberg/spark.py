@@ -1,7 +1,7 @@
 """Spark's storage-partitioned join of the sample's tables, in a session that stays warm.
 
 PySpark is in the folder of peers (`child`), Iceberg's jars are those of `tools.packages`. Without
-Java the program fails, and the results say so.
+Java the program fails, and the results have the reason.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from benchmarks.harness.machine import num_cores
 from benchmarks.iceberg.lakes import KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS
@@ -38,19 +39,11 @@ _SETTINGS: Final = {
 }
 
 
-def run_join(lake: Lake) -> Iterator[pa.RecordBatch]:
-    """Join, and drop the rows in Spark, so that none has to leave the JVM."""
-    _join(lake).write.format("noop").mode("overwrite").save()
-    yield from ()
+def join(lake: Lake, *, proves: bool) -> Iterator[pa.Table]:
+    """Join, and drop the rows in Spark, so that none has to leave the JVM; yield them as proof.
 
-
-def collect_join(lake: Lake) -> Iterator[pa.Table]:
-    """Join, and yield the rows."""
-    yield _join(lake).toArrow()
-
-
-def _join(lake: Lake) -> Any:
-    """Return the join as a DataFrame. Raises RuntimeError if Spark would shuffle."""
+    Raises RuntimeError if Spark would shuffle.
+    """
     columns = ", ".join((*MAIN_COLUMNS, *SIDE_COLUMNS))
     left, right = (f"{CATALOG}.{NAMESPACE}.{layout.name}" for layout in (IMPRESSIONS, USER_ACTIONS))
     query = f"select {columns} from {left} left join {right} using ({', '.join(KEYS)})"
@@ -58,36 +51,32 @@ def _join(lake: Lake) -> Any:
     plan = found._jdf.queryExecution().executedPlan().toString()
     if "Exchange" in plan:
         raise RuntimeError(f"Spark shuffles instead of a storage-partitioned join: {plan}")
-    return found
+    if proves:
+        yield found.toArrow()
+    else:
+        found.write.format("noop").mode("overwrite").save()
 
 
 @cache
 def _open_session(lake: Lake) -> Any:
-    """Return a session whose catalog has the tables; sessions of one process share its JVM."""
-    session = _start().newSession()
-    catalog = f"spark.sql.catalog.{CATALOG}"
-    for key, value in {
-        "": "org.apache.iceberg.spark.SparkCatalog",
-        ".type": "jdbc",
-        ".uri": f"jdbc:sqlite:{lake.uri.removeprefix('sqlite:///')}",
-        ".jdbc.schema-version": "V1",
-        ".warehouse": str(lake.folder),
-    }.items():
-        session.conf.set(catalog + key, value)
-    return session
-
-
-@cache
-def _start() -> Any:
+    """Return a session whose catalog has the tables."""
     if shutil.which("java") is None:
         raise RuntimeError("Spark needs Java, which is not on PATH")
     from pyspark.sql import SparkSession  # type: ignore[import-not-found,unused-ignore]
 
     fetch(ICEBERG_SPARK)
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    jars = ",".join(str(jar) for jar in find_jars(ICEBERG_SPARK).glob("*.jar"))
-    cores = len(os.sched_getaffinity(0))
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("benchmark")
-    for key, value in {**_SETTINGS, "spark.jars": jars}.items():
+    catalog = f"spark.sql.catalog.{CATALOG}"
+    settings = {
+        **_SETTINGS,
+        "spark.jars": ",".join(str(jar) for jar in find_jars(ICEBERG_SPARK).glob("*.jar")),
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.type": "jdbc",
+        f"{catalog}.uri": f"jdbc:sqlite:{lake.uri.removeprefix('sqlite:///')}",
+        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.warehouse": str(lake.folder),
+    }
+    builder = SparkSession.builder.master(f"local[{num_cores()}]").appName("benchmark")
+    for key, value in settings.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -14,13 +14,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.dataset as pads
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table import Table
 
 from benchmarks.iceberg.lakes import MAIN_COLUMNS, Lake
-from benchmarks.iceberg.ours import build_experiment
+from benchmarks.iceberg.ours import SOURCE, build_experiment
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import run_experiment
-from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
+from pipeline_runtime.sample_data.lake import CATALOG
 from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS
 
 _KEY: Final = "item_id"
@@ -29,31 +28,40 @@ _NEW: Final = "new"  # the catalog of the new table
 _TABLE: Final = "db.written"
 
 
-def write_sorted(lake: Lake) -> Iterator[pa.RecordBatch]:
-    """Write by a Lastmile run with `output`, each file sorted by item."""
+def write_sorted(lake: Lake, *, proves: bool) -> Iterator[pa.RecordBatch]:
+    """Write by a Lastmile run with `output`, each file sorted by item; yield the rows as proof."""
     with _new_catalog(lake) as (catalog, folder):
-        _run(lake, catalog, folder)
-    yield from ()
+        places = {name: str(catalog.properties[name]) for name in ("uri", "warehouse")}
+        target = {"catalog": _NEW, "table": _TABLE}
+        experiment = build_experiment(
+            lake,
+            catalogs=[
+                {"name": CATALOG, "type": "Sql", "uri": lake.uri},
+                {"name": _NEW, "type": "Sql", **places},
+            ],
+            dataset=SOURCE,
+            output={
+                "iceberg": {**target, "bucketBy": _KEY, "buckets": _NUM_BUCKETS, "sortBy": [_KEY]}
+            },
+        )
+        options = RunOptions(output=folder / "report", storage_root=str(folder))
+        outcome = run_experiment(experiment, "", options).outcome
+        if outcome.kind != "Complete":
+            raise RuntimeError(f"the run ended {outcome.kind}: {outcome.error}")
+        if proves:
+            yield from _read(catalog)
 
 
-def prove_sorted(lake: Lake) -> Iterator[pa.RecordBatch]:
-    """Write likewise, and yield the rows of the table."""
-    with _new_catalog(lake) as (catalog, folder):
-        _run(lake, catalog, folder)
-        yield from _read(catalog.load_table(_TABLE))
-
-
-def append(lake: Lake) -> Iterator[pa.RecordBatch]:
-    """Read the files by Arrow, and append them by PyIceberg, unsorted."""
+def append(lake: Lake, *, proves: bool) -> Iterator[pa.RecordBatch]:
+    """Read the files by Arrow and append them by PyIceberg, unsorted; yield the rows as proof."""
     with _new_catalog(lake) as (catalog, _):
-        _append(lake, catalog)
-    yield from ()
-
-
-def prove_append(lake: Lake) -> Iterator[pa.RecordBatch]:
-    """Append likewise, and yield the rows of the table."""
-    with _new_catalog(lake) as (catalog, _):
-        yield from _read(_append(lake, catalog))
+        rows = pads.dataset(list(lake.files(IMPRESSIONS))).to_table()
+        table = catalog.create_table(_TABLE, rows.schema)
+        with table.update_spec() as update:
+            update.add_field(_KEY, f"bucket[{_NUM_BUCKETS}]", "bucket")
+        table.append(rows)
+        if proves:
+            yield from _read(catalog)
 
 
 @contextmanager
@@ -67,42 +75,6 @@ def _new_catalog(lake: Lake) -> Iterator[tuple[SqlCatalog, Path]]:
             yield catalog, folder
 
 
-def _run(lake: Lake, catalog: SqlCatalog, folder: Path) -> None:
-    experiment = build_experiment(
-        lake,
-        catalogs=[
-            {"name": CATALOG, "type": "Sql", "uri": lake.uri},
-            {"name": _NEW, "type": "Sql", **_places(catalog)},
-        ],
-        dataset={"iceberg": {"catalog": CATALOG, "table": f"{NAMESPACE}.{IMPRESSIONS.name}"}},
-        output={
-            "iceberg": {
-                "catalog": _NEW,
-                "table": _TABLE,
-                "bucketBy": _KEY,
-                "buckets": _NUM_BUCKETS,
-                "sortBy": [_KEY],
-            }
-        },
-    )
-    options = RunOptions(output=folder / "report", storage_root=str(folder))
-    outcome = run_experiment(experiment, "", options).outcome
-    if outcome.kind != "Complete":
-        raise RuntimeError(f"the run ended {outcome.kind}: {outcome.error}")
-
-
-def _places(catalog: SqlCatalog) -> dict[str, str]:
-    return {name: str(catalog.properties[name]) for name in ("uri", "warehouse")}
-
-
-def _append(lake: Lake, catalog: SqlCatalog) -> Table:
-    rows = pads.dataset(list(lake.files(IMPRESSIONS))).to_table()
-    table = catalog.create_table(_TABLE, rows.schema)
-    with table.update_spec() as update:
-        update.add_field(_KEY, f"bucket[{_NUM_BUCKETS}]", "bucket")
-    table.append(rows)
-    return table
-
-
-def _read(table: Table) -> Iterator[pa.RecordBatch]:
-    yield from table.scan(selected_fields=MAIN_COLUMNS).to_arrow_batch_reader()
+def _read(catalog: SqlCatalog) -> Iterator[pa.RecordBatch]:
+    scan = catalog.load_table(_TABLE).scan(selected_fields=MAIN_COLUMNS)
+    yield from scan.to_arrow_batch_reader()

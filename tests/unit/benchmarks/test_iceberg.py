@@ -1,69 +1,59 @@
-"""The comparison of Iceberg programs: agreement of rows, missing programs, larger tables."""
+"""The comparison of Iceberg programs: equal rows, and values of both in every round."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from benchmarks.harness.errors import BenchmarkError, DisagreementError
+from benchmarks.harness.errors import DisagreementError
 from benchmarks.iceberg.child import to_batch
-from benchmarks.iceberg.lakes import Lake
-from benchmarks.iceberg.programs import Comparison, Program, Side, compare_by
+from benchmarks.iceberg.programs import Comparison, Program, compare
 
-LAKE = Lake(Path("lake"), 10)
-A, B, C = (Side(Program(name, f"peers:{name}"), LAKE) for name in "ABC")
+A, B = (Program(name, f"peers:{name}") for name in "AB")
+COMPARISON = Comparison(cell="some", subject=A, peer=B)
 
 
 @dataclass
 class Machine:
     """Gives epochs of known speed and sums."""
 
-    speeds: dict[Side, float] = field(default_factory=dict)
-    sums: dict[Side, dict[str, int]] = field(default_factory=dict)
-    missing: tuple[Side, ...] = ()
+    speeds: dict[Program, float] = field(default_factory=dict)
+    sums: dict[Program, dict[str, int]] = field(default_factory=dict)
 
-    def ask(self, side: Side, proves: bool) -> Any:
+    def ask(self, program: Program, proves: bool) -> Any:
         """See Ask."""
-        if side in self.missing:
-            raise BenchmarkError("it failed:\n  no such package")
-        values = {"rowsPerSecond": self.speeds.get(side, 1.0)}
-        return {"values": values, "sums": {"rows": 10} | self.sums.get(side, {})}
+        values = {"rowsPerSecond": self.speeds.get(program, 1.0), "peakBytes": 5}
+        return {"values": values, "sums": {"rows": 10} | self.sums.get(program, {})}
 
 
-def test_each_comparison_has_the_rounds_of_both_sides() -> None:
-    machine = Machine(speeds={A: 3.0, B: 2.0})
-    comparisons = [Comparison("some", A, B), Comparison("others", A, C)]
-    some, others = compare_by(machine.ask, comparisons, 4)
-    assert some.arms == {"B": {"rowsPerSecond": [2.0] * 4}, "A": {"rowsPerSecond": [3.0] * 4}}
-    ratio = others.ratio("A", "rowsPerSecond")
+def test_a_cell_has_the_rounds_of_both_programs() -> None:
+    cell = compare(COMPARISON, Machine(speeds={A: 3.0, B: 2.0}).ask, 4)
+    assert cell.arms == {"B": {"rowsPerSecond": [2.0] * 4}, "A": {"rowsPerSecond": [3.0] * 4}}
+    ratio = cell.ratio("A", "rowsPerSecond")
     assert ratio is not None
-    assert ratio.median == 3.0
+    assert ratio.median == 1.5
 
 
-def test_a_peer_that_is_not_installed_leaves_the_others() -> None:
-    comparisons = [Comparison("some", A, peer) for peer in (B, C)]
-    missing, other = compare_by(Machine(missing=(B,)).ask, comparisons, 4)
-    assert "no such package" in missing.facts["notMeasured"]
-    assert len(other.arms["A"]["rowsPerSecond"]) == 4
+def test_a_cell_about_memory_has_peaks() -> None:
+    cell = compare(replace(COMPARISON, of_memory=True), Machine().ask, 2)
+    assert cell.arms["A"]["peakBytes"] == [5, 5]
 
 
-@pytest.mark.parametrize(("column", "fails"), [("rows", True), ("item_id", False)])
+@pytest.mark.parametrize(("column", "fails"), [("rows", True), ("recent_items", False)])
 def test_other_rows_are_not_compared(column: str, fails: bool) -> None:
-    """A stream without the join has other columns, but must have the same rows."""
-    machine = Machine(sums={A: {"identities": 1, "identities squared": 1, "item_id": 3}})
-    machine.sums[B] = machine.sums[A] | {column: 5}
+    """A stream with the join has more columns, but must have the same rows."""
+    machine = Machine(sums={B: {"item_id": 3}, A: {"item_id": 3, column: 5}})
     with pytest.raises(DisagreementError):
-        list(compare_by(machine.ask, [Comparison("some", A, B)], 1))
-    loose = [Comparison("some", A, B, "rows")]
+        compare(COMPARISON, machine.ask, 1)
+    loose = replace(COMPARISON, adds_columns=True)
     if fails:
         with pytest.raises(DisagreementError):
-            list(compare_by(machine.ask, loose, 1))
+            compare(loose, machine.ask, 1)
     else:
-        assert len(list(compare_by(machine.ask, loose, 1))) == 1
+        assert compare(loose, machine.ask, 1).arms.keys() == {"A", "B"}
 
 
 def test_arrow_rows_become_the_tensors_of_the_loader() -> None:
