@@ -174,7 +174,7 @@ bench-read-ahead: setup ## Measure the gain of reading ahead from a store
 bench-shared-memory: setup ## Measure the gain of sharing memory between readers and trainer
 	$(BIN)/python -m benchmarks.shared_memory $(ARGS)
 
-bench-start: setup ## Measure the time to the plan, the first step and the report (ARGS="--old COMMIT" compares)
+bench-start: setup ## Measure the time to the plan, the first step and the report
 	$(BIN)/python -m benchmarks.start $(ARGS)
 
 bench-scaling: setup ## Measure the throughput of a trainer with 1 to 8 data-worker nodes (ARGS: the benchmark's options)

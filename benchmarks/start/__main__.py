@@ -1,7 +1,7 @@
-"""`python -m benchmarks.start --old COMMIT`: fresh processes from Enter to their end.
+"""`python -m benchmarks.start`: fresh processes from Enter to their end.
 
-One experiment is run by this checkout, by another commit, and by a DataLoader script with the same
-model on the same rows.
+One experiment is run by `lastmile run`, and by a DataLoader script with the same model on the same
+rows.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from benchmarks.dataloading.workloads import sample_options
 from benchmarks.harness.cells import Cell
-from benchmarks.harness.children import ROOT, checkout, environment_of
+from benchmarks.harness.children import ROOT, environment_of
 from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
-from benchmarks.harness.rounds import Arm, Rounds, Sample, measure
+from benchmarks.harness.rounds import Rounds, Sample, measure
 from benchmarks.start import training
 from pipeline_runtime.sample_data import write_sample_data
 
-NEW, OLD, SCRIPT = "lastmile", "old commit", "DataLoader script"
+NEW, SCRIPT = "lastmile", "DataLoader script"
 # Seconds; those of `report` and `end` begin when the last step and its checkpoint are done. A
 # script has neither plan nor report.
 MOMENTS: Final = {
@@ -37,20 +36,18 @@ MOMENTS: Final = {
     "firstStep": "first step, s",
     "report": "report after the last step, s",
     "end": "end after the last step, s",
-    "whole": "whole command, s",
 }
 _PROGRAM: Final = "from pipeline_runtime.cli import main; main()"
 _OUTPUT: Final = "output"
-_TIMEOUT_SECONDS: Final = 300.0  # a run of the old commit takes 40 s on two cores
 
 
-def _target(text: str, metric: str, at_most: float, *, of_ratio: bool = False) -> Target:
+def _target(text: str, metric: str, limit: float) -> Target:
     return Target(
-        text=f"{text}, at most {at_most:g}",
+        text=f"{text}, at most {limit:g}",
         metric=metric,
         arms=(NEW,),
-        at_most=at_most,
-        of_ratio=of_ratio,
+        at_most=limit,
+        of_ratio=metric == "firstStep",
         by_bound=False,
     )
 
@@ -68,7 +65,7 @@ BENCHMARK = Benchmark(
     ),
     targets=(
         _target("plan, s", "plan", 2.0),
-        _target("first step, ratio to the script", "firstStep", 1.4, of_ratio=True),
+        _target("first step, ratio to the script", "firstStep", 1.4),
         _target("report, s", "report", 2.0),
         _target("end, s", "end", 2.0),
     ),
@@ -77,42 +74,23 @@ BENCHMARK = Benchmark(
 
 
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
-    """Measure all arms."""
+    """Measure both arms."""
     root: Path = options.data / f"start-{options.rows}"
     write_sample_data(root / "data", sample_options(options.rows))
-    with ExitStack() as stack:
-        arms: dict[str, Arm] = {
-            SCRIPT: partial(run_script, root),
-            NEW: partial(run_lastmile, ROOT, root),
-        }
-        if options.old:
-            old = stack.enter_context(checkout(options.old))
-            arms[OLD] = partial(run_lastmile, old, root)
-        # The warm-up compiles kernels and fills the page cache.
-        yield measure(f"{options.rows:,} rows", arms, Rounds(count=options.rounds))
+    arms = {SCRIPT: partial(_run, _script, root), NEW: partial(_run, _lastmile, root)}
+    # The warm-up compiles kernels and fills the page cache.
+    yield measure(f"{options.rows:,} rows", arms, Rounds(count=options.rounds))
 
 
-def run_lastmile(folder: Path, root: Path) -> Sample:
-    """Run the experiment by the code of a checkout, on the table below a storage root."""
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        shutil.copy(training.__file__, place / "start_training.py")
-        (place / "manifest.yaml").write_text(json.dumps(_manifest(place)))  # JSON is YAML
-        arguments = ["run", "-f", "manifest.yaml", "--metrics-port", "0"]
-        arguments += ["--storage-root", str(root.absolute()), "--output", str(place / _OUTPUT)]
-        return _run([sys.executable, "-c", _PROGRAM, *arguments], place, folder)
+def _script(root: Path, place: Path) -> list[str]:
+    """Return the arguments of Python that run the DataLoader script, which writes to `place`."""
+    return [training.__file__, str((root / "data" / "impressions").absolute()), str(place)]
 
 
-def run_script(root: Path) -> Sample:
-    """Run the DataLoader script on the same table."""
-    with tempfile.TemporaryDirectory() as name:
-        table = (root / "data" / "impressions").absolute()
-        return _run([sys.executable, training.__file__, str(table), name], Path(name), ROOT)
-
-
-def _manifest(place: Path) -> dict[str, object]:
-    """Return a manifest that every commit accepts."""
-    return {
+def _lastmile(root: Path, place: Path) -> list[str]:
+    """Write a manifest to `place`, and return the arguments of Python that run it."""
+    shutil.copy(training.__file__, place / "start_training.py")
+    manifest = {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
         "metadata": {"name": "start"},
@@ -131,39 +109,43 @@ def _manifest(place: Path) -> dict[str, object]:
             "artifacts": {"uri": str(place / "artifacts")},
         },
     }
+    (place / "manifest.yaml").write_text(json.dumps(manifest))  # JSON is YAML
+    arguments = ["-c", _PROGRAM, "run", "-f", "manifest.yaml", "--metrics-port", "0"]
+    return [*arguments, "--storage-root", str(root.absolute()), "--output", str(place / _OUTPUT)]
 
 
-def _run(command: Sequence[str], place: Path, folder: Path) -> Sample:
+def _run(prepare: Callable[[Path, Path], Sequence[str]], root: Path) -> Sample:
     """Run a command to its end. Raises BenchmarkError with its output if it fails."""
-    values, lines = {}, []
-    started = time.time()
-    with subprocess.Popen(
-        command,
-        cwd=place,
-        env=environment_of(folder),
-        text=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            lines.append(line)
-            if line.startswith("start: run "):
-                values.setdefault("plan", time.time() - started)
-        process.wait(_TIMEOUT_SECONDS)
-    ended = time.time()
-    if process.returncode:
-        raise BenchmarkError(f"{' '.join(command)} failed:\n{''.join(lines)}")
-    times = [float(text) for text in (place / training.STEPS_FILE).read_text().split()]
-    assert len(times) == training.STEPS + 1, times
-    report = place / _OUTPUT / "report.html"
-    if report.exists():
-        values["report"] = report.stat().st_mtime - times[-1]
-    values |= {"firstStep": times[0] - started, "end": ended - times[-1], "whole": ended - started}
-    return Sample(values)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        command = [sys.executable, *prepare(root, place)]
+        values: dict[str, float] = {}
+        lines = []
+        started = time.time()
+        with subprocess.Popen(
+            command,
+            cwd=place,
+            env=environment_of(ROOT),
+            text=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            assert process.stderr is not None
+            for line in process.stderr:
+                lines.append(line)
+                if line.startswith("start: run "):
+                    values.setdefault("plan", time.time() - started)
+        ended = time.time()
+        if process.returncode:
+            raise BenchmarkError(f"{' '.join(command)} failed:\n{''.join(lines)}")
+        times = [float(text) for text in (place / training.STEPS_FILE).read_text().split()]
+        assert len(times) == training.STEPS + 1, times
+        report = place / _OUTPUT / "report.html"
+        if report.exists():
+            values["report"] = report.stat().st_mtime - times[-1]
+        return Sample(values | {"firstStep": times[0] - started, "end": ended - times[-1]})
 
 
 if __name__ == "__main__":
     parser = build_parser("start", __doc__, rows=250_000, rounds=5)
-    parser.add_argument("--old", help="a commit to compare with, such as main~20")
     sys.exit(run(BENCHMARK, parser, compare, fails_if_missed=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Trainer:
         logits_B = self.model(inputs_BC)[:, 0]
         loss = nn.functional.binary_cross_entropy_with_logits(logits_B, batch[LABEL].float())
         self._optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self.record()
         return float(loss)
@@ -82,18 +83,10 @@ class _Rows(IterableDataset[Any]):
                     yield {name: torch.tensor(array[rows]) for name, array in arrays.items()}
 
 
-def main() -> None:
-    """Train without Lastmile."""
-    table, output = map(Path, sys.argv[1:])
-    trainer = Trainer(output)
-    # No worker processes: they would begin later.
-    for step, batch in enumerate(DataLoader(_Rows(table), batch_size=None), start=1):
-        trainer.step(batch)
-        if step == STEPS:
-            break
-    torch.save({"model": trainer.model.state_dict()}, output / "model.pt")
-    trainer.record()
-
-
 if __name__ == "__main__":
-    main()
+    trainer = Trainer(Path(sys.argv[2]))
+    # No worker processes: they would begin later.
+    for batch in islice(DataLoader(_Rows(Path(sys.argv[1])), batch_size=None), STEPS):
+        trainer.step(batch)
+    torch.save({"model": trainer.model.state_dict()}, Path(sys.argv[2]) / "model.pt")
+    trainer.record()
