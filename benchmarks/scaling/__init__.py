@@ -4,7 +4,6 @@ Each node is a raylet of this machine with one of the product's readers, which i
 to a twelfth of the trainer's rate. Chunks go from a reader through the object stores of both nodes
 to this process, which leases them, cuts batches and makes tensors, as a rank does.
 
-Reading order: `units` (the tables) → `ray_cluster` (nodes that join and leave) → `slow_readers`,
-`readers` → `one_pass` (the trainer's side, measured) → `elastic` (nodes join and leave during a
-pass) → `comparison` (the passes, and their results).
+Reading order: `ray_cluster` (nodes that join and leave) → `readers` and `slow_readers` (the pool
+and its tables) → `passes` (the trainer's side, measured) → `comparison` (all passes).
 """

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from pipeline_runtime.run.placement import (
 from pipeline_runtime.run.ray_connection import connected
 
 DATA_LABELS = {SUBCLUSTER_LABEL: DATA_SUBCLUSTER}
-_SERIAL_LABEL = "scaling-node"  # identifies a node
+_SERIAL_LABEL = "scaling-node"  # tells nodes apart
 _RAY = str(Path(sys.executable).with_name("ray"))
 _HOST = "127.0.0.1"
 # The head's store holds twice the bytes that may be ahead of the trainer
@@ -58,7 +58,7 @@ class Cluster:
         self._started: list[Node] = []
         self.nodes: list[Node] = []  # without those that leave
 
-    def add(self, count: int) -> list[Node]:
+    def add(self, count: int) -> None:
         """Start nodes, without waiting for them."""
         for _ in range(count):
             serial = str(len(self._started))
@@ -75,29 +75,20 @@ class Cluster:
             )
             self._started.append(Node(serial=serial, process=process))
             self.nodes.append(self._started[-1])
-        return self.nodes[len(self.nodes) - count :]
 
-    def wait_for(self, nodes: Sequence[Node]) -> dict[str, float]:
-        """Return when each node was first seen in the cluster (`time.perf_counter`), by Ray's id.
+    def resize(self, count: int) -> None:
+        """Start nodes and wait for them, or end the newest, until there are `count`.
 
         Raises BenchmarkError if one does not come up.
         """
-        wanted, seen = {node.serial for node in nodes}, dict[str, float]()
-        deadline = time.monotonic() + _START_SECONDS
-        while len(seen) < len(wanted):
-            for serial, node_id in _alive().items():
-                if serial in wanted:
-                    seen.setdefault(node_id, time.perf_counter())
-            if time.monotonic() > deadline:
-                raise BenchmarkError(f"nodes: {len(wanted)} started, {len(seen)} came up")
-            time.sleep(_LOOK_SECONDS)
-        return seen
-
-    def resize(self, count: int) -> None:
-        """Start nodes and wait for them, or end the newest, until there are `count`."""
         for node in self.nodes[count:]:
             self.end(node)
-        self.wait_for(self.add(count - len(self.nodes)))
+        self.add(count - len(self.nodes))
+        deadline = time.monotonic() + _START_SECONDS
+        while (found := len(self.find_up())) < count:
+            if time.monotonic() > deadline:
+                raise BenchmarkError(f"nodes: {count} started, {found} came up")
+            time.sleep(_LOOK_SECONDS)
 
     def find_up(self) -> set[str]:
         """Return the serials of nodes that are in the cluster and do not leave."""

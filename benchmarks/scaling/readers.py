@@ -1,4 +1,9 @@
-"""The product's pool of readers, one on each data node."""
+"""The product's pool of readers, one on each data node, and the tables that they read.
+
+The row groups of a table all have one size, each a unit and a chunk. Readers lease groups of one
+unit. The files are not compressed, so that readers, who share the trainer's cores here, have time
+to sleep.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,59 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any, Final
 
 import ray
 
+from benchmarks.dataloading.workloads import BATCH_SIZE, Workload, build_experiment
 from benchmarks.harness.errors import BenchmarkError
 from benchmarks.scaling.ray_cluster import DATA_LABELS
 from benchmarks.scaling.slow_readers import ignore_failure
-from benchmarks.scaling.units import Source
+from pipeline_runtime.feed.making.batching import Batching
+from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_readers import start_pool
 from pipeline_runtime.feed.over_ray.reader_actor import Reader, Reporter
+from pipeline_runtime.plan import build_plan
+from pipeline_runtime.plan.groups import Group
+from pipeline_runtime.sample_data import write_sample_data
+from pipeline_runtime.sample_data.options import SampleDataOptions
 
-_LOOK_SECONDS = 0.2
-_START_SECONDS = 180.0  # eight readers that start at once on two cores take half a minute
+_LOOK_SECONDS: Final = 0.2
+_START_SECONDS: Final = 180.0  # eight readers that start at once on two cores take half a minute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A stream of chunks of `stream.chunk_rows` rows; `units` names it, and is its role."""
+
+    units: str
+    stream: Stream
+
+    def groups(self, num_groups: int) -> list[Group]:
+        """Return groups in the table's order; a table with fewer starts over, an epoch each."""
+        plan, rows = self.stream.plan, self.stream.chunk_rows
+        epochs = (plan.groups(epoch, rows) for epoch in count())
+        return list(islice(chain.from_iterable(epochs), num_groups))
+
+
+def make_source(units: str, data: Path, *, rows: int, unit_rows: int) -> Source:
+    """Write the table unless it exists, and plan it with all columns and no steps.
+
+    Args:
+        units: a name for units of this size.
+        data: folder below which tables are kept.
+        rows: of the table; its last unit is smaller if units do not divide them.
+        unit_rows: rows of a row group.
+    """
+    folder = data / f"scaling-{rows}-{unit_rows}"
+    options = SampleDataOptions(rows=rows, rows_per_group=unit_rows, days=1, compression="none")
+    write_sample_data(folder, options)
+    workload = Workload(level="none", root=str(folder))
+    plan = build_plan(build_experiment(workload), workload.root).training
+    batching = Batching(batch_size=BATCH_SIZE, weight_column=None, label_column=None)
+    return Source(units=units, stream=Stream(plan=plan, chunk_rows=unit_rows, batching=batching))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

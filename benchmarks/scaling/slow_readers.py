@@ -27,13 +27,11 @@ def slowed(rows_per_second: float) -> type[Reader]:
 
         def make(self, role: str, task: Task) -> Chunk:
             started = time.perf_counter()
-            packing, idle = (
-                max(0.0, self.packed - self.finished),
-                started - max(self.packed, self.finished),
-            )
+            packing = max(0.0, self.packed - self.finished)
+            idle = started - max(self.packed, self.finished)
             chunk = super().make(role, task)
             spent = time.perf_counter() - started + packing
-            slept = rest_seconds(chunk.header.num_rows, rows_per_second, spent)
+            slept = max(0.0, chunk.header.num_rows / rows_per_second - spent)
             time.sleep(slept)
             self.finished = time.perf_counter()
             read, *others = chunk.header.counts
@@ -54,11 +52,6 @@ def slowed(rows_per_second: float) -> type[Reader]:
             return block
 
     return SlowReader
-
-
-def rest_seconds(num_rows: int, rows_per_second: float, spent_seconds: float) -> float:
-    """Return the seconds left to sleep for a chunk; 0 if it took longer."""
-    return max(0.0, num_rows / rows_per_second - spent_seconds)
 
 
 def ignore_failure(error: LastmileError) -> None:

@@ -10,8 +10,7 @@ import pytest
 import ray
 
 from benchmarks.scaling.ray_cluster import open_cluster
-from benchmarks.scaling.readers import open_readers
-from benchmarks.scaling.units import make_source
+from benchmarks.scaling.readers import make_source, open_readers
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.over_ray.actor_readers import ActorCrew
