@@ -153,7 +153,7 @@ bench-overlap: setup ## Measure if loading overlaps with training
 bench-pairs: setup ## Compare the speed and memory of two commits (ARGS="--base COMMIT"), or of the loader and the feed
 	$(BIN)/python -m benchmarks.pairs $(ARGS)
 
-bench-autoscaling: setup ## Simulate every autoscaling policy in every scenario (ARGS: the benchmark's options)
+bench-autoscaling: setup ## Simulate autoscaling policies in every scenario (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.autoscaling $(ARGS)
 
 bench-calibration: setup ## Measure how often lastmile compare errs on equal variants, and what it detects

@@ -1,206 +1,172 @@
-"""Judge Lastmile's policy by its targets, and by the cost of every other policy."""
+"""Sums up and judges the simulations of cells: every figure is against the oracle's, by seed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Final
 
-from benchmarks.autoscaling.policies import OURS, POLICIES
-from benchmarks.autoscaling.result_rows import PRICES, Results, Row, log_ratios, mean_and_error
-from benchmarks.autoscaling.scenarios import SCENARIOS, CellKey
+from benchmarks.autoscaling.policies import ORACLE, OURS, RIVALS
+from benchmarks.autoscaling.scenarios import NOISE_PERCENT, START_SECONDS, Scenario
+from benchmarks.autoscaling.simulations import Found
+from benchmarks.harness.cells import Document, Values
+from benchmarks.harness.report import build_table, cells_of, format_number
+from benchmarks.harness.statistics import rounded
+from dataset_operator.simulation.measures import Measures
+from pipeline_runtime.comparison.intervals import CONFIDENCE, find_t
 
-MAX_IDLE_EXCESS: Final = 0.02
-MAX_COST_RATIO: Final = 1.05
-MAX_TURNED_SHARE: Final = 0.05
-MAX_PROBES: Final = 1
+# Prices of a GPU second, in worker seconds.
+PRICES: Final = (5, 20, 50)
+PRICE: Final = 20  # at which scenarios are judged
+NUM_GPUS: Final = 8
+MAX_HOURS_RATIO: Final = 1.10
+# The cells of a scenario, in their order.
+PLACES: Final = [f"L {start:g} s, {n} %" for start in START_SECONDS for n in NOISE_PERCENT]
 
-_RIVALS: Final = {
-    policy.name
-    for policy in POLICIES
-    if not (policy.is_oracle or policy.is_ablation or policy.name == OURS)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A limit that a figure should keep in every cell; the page multiplies by the scale."""
+
+    text: str
+    at_most: float
+    scale: float = 1.0
+
+    def is_kept(self, figure: float) -> bool:
+        """Return whether a figure keeps the limit."""
+        return figure <= self.at_most + 1e-9
+
+    def show(self, figure: float) -> str:
+        """Return a figure as the page has it."""
+        return format_number(figure * self.scale)
+
+
+LIMITS: Final = {
+    "idle": Limit(
+        text="GPU-idle time above the oracle's, % (upper bound)", at_most=0.02, scale=100.0
+    ),
+    "hours": Limit(
+        text=f"worker hours beyond {MAX_HOURS_RATIO} × the oracle's + 1 worker (upper bound)",
+        at_most=0.0,
+    ),
+    "late": Limit(
+        text="changes followed late, %: up by L + W + 2 P, down by a quarter a window",
+        at_most=0.0,
+        scale=100.0,
+    ),
+    "turned": Limit(text="stationary hours with a reversal, %", at_most=0.05, scale=100.0),
+    "probes": Limit(text="upward moves in a trap, the most of any seed", at_most=1.0),
+    "cost": Limit(text="cost per row ÷ the best other policy's", at_most=1.05),
 }
-_STATIONARY: Final = {scenario.name for scenario in SCENARIOS if scenario.is_stationary}
-_TRAPS: Final = {scenario.name for scenario in SCENARIOS if scenario.is_trap}
+Figures = dict[str, dict[str, float]]  # of a scenario, by limit and cell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A cell and a target: the figure, and its excess over the limit; at most 0 is met."""
-
-    scenario: str
-    provisioning_delay_seconds: float
-    noise_percent: int
-    measured: float
-    missed_by: float
-
-    @property
-    def is_met(self) -> bool:
-        return self.missed_by <= 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """One target over all cells to which it applies.
-
-    Attributes:
-        unit: unit of the figures: `share`, `hours`, `count` or `ratio`.
-    """
-
-    name: str
-    limit: str
-    unit: str
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def num_met(self) -> int:
-        return sum(verdict.is_met for verdict in self.verdicts)
-
-    @property
-    def misses(self) -> list[Verdict]:
-        """The missed cells, the worst first."""
-        missed = [verdict for verdict in self.verdicts if not verdict.is_met]
-        return sorted(missed, key=lambda verdict: -verdict.missed_by)
-
-    @property
-    def worst(self) -> Verdict:
-        return max(self.verdicts, key=lambda verdict: verdict.missed_by)
+def sum_up(cells: Sequence[Found], policy: str, price: int) -> Values:
+    """Return the means of a policy over cells, by seed; costs are geometric means."""
+    values: Values = {name: [] for name in ("cost", "idle", "hours", "moves", "reversals")}
+    for pairs in zip(*(zip(f[policy], f[ORACLE], strict=True) for f in cells), strict=True):
+        costs = [_cost(mine, price) / _cost(oracle, price) for mine, oracle in pairs]
+        values["cost"].append(statistics.geometric_mean(costs))
+        values["idle"].append(statistics.fmean(mine.idle_share for mine, _ in pairs))
+        hours = [mine.worker_hours / oracle.worker_hours for mine, oracle in pairs]
+        values["hours"].append(statistics.fmean(hours))
+        values["moves"].append(statistics.fmean(mine.moves for mine, _ in pairs))
+        turns = [3600.0 * mine.reversals / mine.seconds for mine, _ in pairs]
+        values["reversals"].append(statistics.fmean(turns))
+    return values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """Our cost per row over another policy's: the geometric mean over cells, its bounds over seeds.
-
-    Attributes:
-        is_rival: True if the targets require a lower cost than that of the policy.
-        cells, cheaper: number of compared cells, and of those in which ours costs less.
-        left_out: number of cells in which one of the two did not train all rows.
-    """
-
-    policy: str
-    is_rival: bool
-    price: int
-    ratio: float
-    low: float
-    high: float
-    cells: int
-    cheaper: int
-    left_out: int
-
-
-def judge(rows: Sequence[Row]) -> list[Target]:
-    """Return every target that applies to at least one cell."""
-    ours = [row for row in rows if row.policy == OURS]
-    stationary = [row for row in ours if row.scenario in _STATIONARY]
-    traps = [row for row in ours if row.scenario in _TRAPS]
-    steps = [(row, row.late_steps_share) for row in ours if row.late_steps_share is not None]
-    targets = [
-        _judge(
-            "GPU-idle share above the latency oracle's, upper bound",
-            "share",
-            f"≤ {MAX_IDLE_EXCESS:.0%}",
-            ((row, row.idle_excess_high, MAX_IDLE_EXCESS) for row in ours),
-        ),
-        _judge(
-            "worker hours beyond 1.10 × the latency oracle's + 1 worker, upper bound",
-            "hours",
-            "≤ 0 h",
-            ((row, row.worker_hours_excess, 0.0) for row in ours),
-        ),
-        _judge(
-            "changes followed late: up by L + W + 2 P, down by a quarter a window",
-            "share",
-            "0 %",
-            ((row, share, 0.0) for row, share in steps),
-        ),
-        _judge(
-            "stationary hours of a seed with a reversal",
-            "share",
-            f"≤ {MAX_TURNED_SHARE:.0%}",
-            ((row, row.turned_hours_share, MAX_TURNED_SHARE) for row in stationary),
-        ),
-        _judge(
-            "upward moves in the traps, the most of any seed",
-            "count",
-            f"≤ {MAX_PROBES}",
-            ((row, row.most_up_moves, MAX_PROBES) for row in traps),
-        ),
-        _judge(
-            "seeds with which not all rows were trained",
-            "count",
-            "0",
-            ((row, row.cut_off, 0.0) for row in ours),
-        ),
-        *(_judge_costs(rows, ours, str(price)) for price in PRICES),
+def judge(found: Found, scenario: Scenario) -> dict[str, float]:
+    """Return the figures of a cell, by the name of the limit that applies to it."""
+    ours, pairs = found[OURS], list(zip(found[OURS], found[ORACLE], strict=True))
+    over = [
+        m.worker_hours - MAX_HOURS_RATIO * o.worker_hours - m.seconds / 3600.0 for m, o in pairs
     ]
-    return [target for target in targets if target.verdicts]
+    figures = {
+        "idle": find_upper_bound([mine.idle_share - oracle.idle_share for mine, oracle in pairs]),
+        "hours": find_upper_bound(over),
+    }
+    if len(scenario.setting.phases) > 1:
+        num_steps = sum(mine.steps for mine in ours)
+        figures["late"] = sum(mine.late_steps for mine in ours) / max(num_steps, 1)
+    if scenario.is_stationary:
+        turned = sum(mine.turned_hours for mine in ours)
+        figures["turned"] = turned / sum(mine.hours for mine in ours)
+    if scenario.is_trap:
+        figures["probes"] = max(mine.up_moves for mine in ours)
+    costs = {
+        policy: statistics.geometric_mean(_cost(one, PRICE) for one in found[policy])
+        for policy in (OURS, *RIVALS)
+    }
+    figures["cost"] = costs[OURS] / min(costs[policy] for policy in RIVALS)
+    return {name: rounded(figure) for name, figure in figures.items()}
 
 
-def _judge(name: str, unit: str, limit: str, found: Iterable[tuple[Row, float, float]]) -> Target:
-    """Return a target with a verdict for each (row of a cell, figure, limit)."""
-    verdicts = tuple(
-        Verdict(
-            scenario=row.scenario,
-            provisioning_delay_seconds=row.provisioning_delay_seconds,
-            noise_percent=row.noise_percent,
-            measured=measured,
-            missed_by=measured - most,
-        )
-        for row, measured, most in found
-    )
-    return Target(name=name, limit=limit, unit=unit, verdicts=verdicts)
+def _cost(measures: Measures, price: int) -> float:
+    return measures.cost_per_row(NUM_GPUS, price)
 
 
-def _judge_costs(rows: Sequence[Row], ours: Sequence[Row], price: str) -> Target:
-    """Compare the cost per row of each cell with that of the best policy that is no oracle."""
-    best: dict[CellKey, float] = {}
-    for row in rows:
-        if row.policy in _RIVALS and not row.cut_off:
-            cost = row.cost_per_row_ratio_by_price[price]
-            best[row.cell] = min(cost, best.get(row.cell, cost))
-    return _judge(
-        f"cost per row against the cell's best other policy, GPU at {price} workers",
-        "ratio",
-        f"≤ {MAX_COST_RATIO}",
-        (
-            (row, row.cost_per_row_ratio_by_price[price] / best[row.cell], MAX_COST_RATIO)
-            for row in ours
-            if row.cell in best and not row.cut_off
-        ),
-    )
+def find_upper_bound(values: Sequence[float]) -> float:
+    """Return the upper bound of the mean's interval; the value itself if there is only one."""
+    mean = statistics.fmean(values)
+    if len(values) == 1:
+        return mean
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return mean + find_t(CONFIDENCE, len(values) - 1) * error
 
 
-def compare(results: Results) -> list[Comparison]:
-    """Compare our cost per row with that of every policy but oracles, ablations included."""
-    others = [
-        policy.name
-        for policy in POLICIES
-        if policy.name != OURS
-        and not policy.is_oracle
-        and all(policy.name in by_policy for by_policy in results.values())
-    ]
-    found = [_compare(results, other, price) for price in PRICES for other in others]
-    return [comparison for comparison in found if comparison is not None]
+def collect(judged: Sequence[dict[str, float]]) -> Figures:
+    """Return the figures of the cells of a scenario by limit."""
+    return {
+        name: {place: figures[name] for place, figures in zip(PLACES, judged, strict=True)}
+        for name in LIMITS
+        if name in judged[0]
+    }
 
 
-def _compare(results: Results, other: str, price: int) -> Comparison | None:
-    """Return the comparison; None if there is no cell in which both trained all rows."""
-    pairs = [(by_policy[OURS], by_policy[other]) for by_policy in results.values()]
-    whole = [(a, b) for a, b in pairs if not (a.num_cut_off or b.num_cut_off)]
-    logs = [log_ratios(mine, its, price) for mine, its in whole]
-    if not logs:
-        return None
-    mean, error = mean_and_error([fmean(of_seed) for of_seed in zip(*logs, strict=True)])
-    return Comparison(
-        policy=other,
-        is_rival=other in _RIVALS,
-        price=price,
-        ratio=math.exp(mean),
-        low=math.exp(mean - error),
-        high=math.exp(mean + error),
-        cells=len(logs),
-        cheaper=sum(fmean(cell) < 0.0 for cell in logs),
-        left_out=len(pairs) - len(whole),
-    )
+def find_misses(figures: Figures) -> Figures:
+    """Return the figures that miss a limit."""
+    missed = {
+        name: {place: figure for place, figure in cells.items() if not LIMITS[name].is_kept(figure)}
+        for name, cells in figures.items()
+    }
+    return {name: cells for name, cells in missed.items() if cells}
+
+
+def sum_up_limits(figures: Mapping[str, Figures]) -> Document:
+    """Return how many cells keep each limit, of how many, the largest figure, and its cell."""
+    summary = {}
+    for name, limit in LIMITS.items():
+        found = [
+            (figure, f"{scenario}, {place}")
+            for scenario, mine in figures.items()
+            for place, figure in mine.get(name, {}).items()
+        ]
+        kept = sum(limit.is_kept(figure) for figure, _ in found)
+        summary[name] = [kept, len(found), *max(found, default=(0.0, "–"))]
+    return summary
+
+
+def describe_limits(results: Document) -> Iterator[str]:
+    """Yield the part of the page about the limits: all of them, and the cells that miss one."""
+    facts = {cell.name: cell.facts for cell in cells_of(results)}
+    [summary] = [one["limits"] for one in facts.values() if "limits" in one]
+    yield "\n## Lastmile in every cell\n"
+    yield "A cell is a scenario, a delay L from a pod's request to its first batch, and a noise.\n"
+    rows = []
+    for name, limit in LIMITS.items():
+        kept, num_cells, largest, where = summary[name]
+        shown = (f"≤ {limit.show(limit.at_most)}", f"{kept} of {num_cells}", limit.show(largest))
+        rows.append([limit.text, *shown, where])
+    yield from build_table(("figure", "limit", "cells that keep it", "largest", "where"), rows)
+    for name, limit in LIMITS.items():
+        rows = [
+            [scenario, *(limit.show(cells[p]) if p in cells else "·" for p in PLACES)]
+            for scenario, one in facts.items()
+            if (cells := one.get("missed", {}).get(name))
+        ]
+        if rows:
+            yield f"\nCells that miss the limit: {limit.text} (· keeps it)\n"
+            yield from build_table(("scenario", *PLACES), rows)

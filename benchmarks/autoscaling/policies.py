@@ -1,120 +1,157 @@
-"""All policies by name, and the grids on which the peers' settings are tuned."""
+"""The simulated policies: Lastmile's own, the oracle, constants, and the peers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from itertools import product
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from benchmarks.autoscaling import oracles, ours, peers
+from benchmarks.autoscaling.peers import Hpa, HpaOnIdleGpus, Keda, RayAutoscaler
+from dataset_operator.autoscaling.chain import constrain
+from dataset_operator.autoscaling.gpu_only import GpuMemory, decide_by_gpu
+from dataset_operator.autoscaling.interface import PERIOD_SECONDS, Rules
+from dataset_operator.autoscaling.intervals import (
+    FIRST_GROWTH,
+    MAX_GROWTH,
+    Memory,
+    Move,
+    note_recommendation,
+)
+from dataset_operator.autoscaling.policy import decide
+from dataset_operator.autoscaling.recommend import WINDOW_SECONDS
+from dataset_operator.autoscaling.saved import restore, save
+from dataset_operator.autoscaling.signals import Sample
 from dataset_operator.simulation.cluster import Cluster
 from dataset_operator.simulation.loop import AutoscalingPolicy
+from dataset_operator.simulation.setting import Setting
+from dataset_operator.simulation.truth import Truth, truth_now
 
-MakePolicy = Callable[..., AutoscalingPolicy]
+_MOSTLY: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    """Attributes:
+def rules_of(setting: Setting) -> Rules:
+    """Return the rules as the operator derives them from a spec."""
+    return Rules(
+        min_workers=setting.min_workers,
+        max_workers=setting.max_workers,
+        is_ordered=setting.is_ordered,
+    )
 
-    name: name in the results.
-    make: builds it from a cluster and the settings of its grid.
-    grid: values by the name of each setting; empty: nothing is tuned.
-    is_oracle: True if it knows what no policy can.
-    is_ablation: True if it is ours without one rule.
-    """
 
-    name: str
-    make: MakePolicy
-    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    is_oracle: bool = False
-    is_ablation: bool = False
+@dataclass(slots=True)
+class Lastmile:
+    """The operator's policy; after a restart it has the memory in the run's status."""
 
-    def settings(self) -> list[dict[str, Any]]:
-        """Return every combination of the grid."""
-        names = list(self.grid)
-        return [dict(zip(names, values, strict=True)) for values in product(*self.grid.values())]
+    cluster: Cluster
+    rules: Rules
+    _memory: Memory = field(default_factory=lambda: Memory(since=0.0))
+
+    def restart(self) -> None:
+        now = self.cluster.time
+        self._memory = restore(save(self._memory), now, seen=now - PERIOD_SECONDS)
+
+    def decide(self, sample: Sample) -> int:
+        decision, self._memory = decide(self._memory, sample, self.rules)
+        return decision.desired
+
+
+@dataclass(slots=True)
+class LastmileByGpu:
+    """GPU-only mode; its memory is lost when the operator restarts."""
+
+    cluster: Cluster
+    _memory: GpuMemory = field(default_factory=lambda: GpuMemory(chain=Memory(since=0.0)))
+
+    def restart(self) -> None:
+        self._memory = GpuMemory(chain=Memory(since=self.cluster.time))
+
+    def decide(self, sample: Sample) -> int:
+        rules = rules_of(self.cluster.setting)
+        decision, self._memory = decide_by_gpu(self._memory, sample, rules)
+        return decision.desired
+
+
+@dataclass(slots=True)
+class LatencyOracle:
+    """Knows demand and throughput without noise, a window late; has our bounds and limits."""
+
+    cluster: Cluster
+    _memory: Memory = field(default_factory=lambda: Memory(since=0.0))
+    _truths: list[tuple[float, Truth]] = field(default_factory=list)
+    _verified: int = 0
+    _growth: float = FIRST_GROWTH
+    _ready: tuple[int, float] = (0, 0.0)
+
+    def restart(self) -> None:
+        """Do nothing, since oracles forget nothing."""
+
+    def decide(self, sample: Sample) -> int:
+        now, current, rules = sample.at, sample.desired, rules_of(self.cluster.setting)
+        self._truths.append((now, truth_now(self.cluster)))
+        known = [truth for at, truth in self._truths if at <= now - WINDOW_SECONDS]
+        if not known:
+            return current
+        wanted = known[-1].required(rules.headroom)
+        wanted = min(wanted, max(current, self._most(sample)))
+        window = rules.down.stabilization_seconds
+        memory = note_recommendation(self._memory, now, wanted, window)
+        workers, _ = constrain(wanted, current, memory, rules, now)
+        if workers != current:
+            moved = Move(at=now, before=current, after=workers)
+            memory = replace(memory, moves=(*memory.moves, moved))
+        self._memory = memory
+        return workers
+
+    def _most(self, sample: Sample) -> int:
+        """Return the most workers that may be requested, by those ready for a window."""
+        ready, since = self._ready
+        if sample.pods.ready != ready:
+            self._ready = (sample.pods.ready, sample.at)
+        elif sample.at - since >= WINDOW_SECONDS and ready > self._verified:
+            if self._verified:
+                self._growth = min(MAX_GROWTH, 2.0 * self._growth)
+            self._verified = ready
+        is_reading = self.cluster.setting.read_share > _MOSTLY
+        growth = self._growth if is_reading else MAX_GROWTH
+        return math.ceil((1.0 + growth) * max(self._verified, 1))
+
+
+@dataclass(slots=True)
+class Constant:
+    """A constant number, within the bounds."""
+
+    workers: int
+
+    def restart(self) -> None:
+        """Do nothing."""
+
+    def decide(self, sample: Sample) -> int:
+        return self.workers
+
+
+def _advise(cluster: Cluster) -> Constant:
+    """Return the constant that `lastmile profile` advises: ⌈D (1 + h) ÷ μ⌉ without storage."""
+    setting = cluster.setting
+    phase, rules = setting.phases[0], rules_of(setting)
+    demand = setting.batch_rows / (phase.step_seconds + sum(phase.waits.values()))
+    workers = math.ceil(demand * phase.row_seconds * (1 + rules.headroom))
+    return Constant(min(max(workers, setting.min_workers), setting.max_workers))
 
 
 OURS: Final = "lastmile"
-LATENCY_ORACLE: Final = "latency oracle"
-BEST_CONSTANT: Final = "best constant in hindsight"
-
-
-def _least(cluster: Cluster) -> AutoscalingPolicy:
-    return peers.Constant(cluster, workers=cluster.setting.min_workers)
-
-
-def _most(cluster: Cluster) -> AutoscalingPolicy:
-    return peers.Constant(cluster, workers=cluster.setting.max_workers)
-
-
-def _advised(cluster: Cluster) -> AutoscalingPolicy:
-    """Return the constant that `lastmile profile` advises: ⌈D (1 + h) ÷ μ⌉ without storage."""
-    phase = cluster.setting.phases[0]
-    step = phase.step_seconds + sum(phase.waits.values())
-    demand = cluster.setting.batch_rows / step
-    headroom = ours.rules_of(cluster).headroom
-    return peers.Constant(cluster, workers=-int(-demand * phase.row_seconds * (1 + headroom) // 1))
-
-
-POLICIES: Final = (
-    Policy(name="minReplicas", make=_least),
-    Policy(name="maxReplicas", make=_most),
-    Policy(name="constant of a profile", make=_advised),
-    Policy(name=BEST_CONSTANT, make=peers.Constant),
-    Policy(name="HPA on CPU", make=peers.Hpa, grid={"target": (0.6, 0.7, 0.8, 0.9)}),
-    Policy(
-        name="HPA on idle GPUs", make=peers.HpaOnIdleGpus, grid={"target": (0.7, 0.8, 0.9, 0.95)}
-    ),
-    Policy(name="KEDA on the queue", make=peers.Keda, grid={"target": (0.25, 0.5, 1.0, 2.0)}),
-    Policy(
-        name="PI on the queue",
-        make=peers.QueuePi,
-        grid={
-            "set_point": (0.3, 0.5, 0.7),
-            "gain": (2.0, 8.0),
-            "integral_seconds": (60.0, 180.0, 600.0),
-        },
-    ),
-    Policy(name="dask", make=peers.Dask, grid={"target_seconds": (2.0, 5.0, 10.0, 20.0)}),
-    Policy(
-        name="Ray autoscaler",
-        make=peers.RayAutoscaler,
-        grid={"idle_seconds": (60.0, 180.0), "is_conservative": (False, True)},
-    ),
-    Policy(
-        name="Ray Data, utilisation",
-        make=peers.RayDataUtilisation,
-        grid={"threshold": (0.75, 0.85, 0.95)},
-    ),
-    Policy(
-        name="Ray Data, rate",
-        make=peers.RayDataRate,
-        grid={"factor": (1.1, 1.5, 2.0), "gate": (0.5, 0.75, 0.95)},
-    ),
-    Policy(
-        name="Cachew",
-        make=peers.Cachew,
-        grid={"gain": (0.03, 0.07), "loss": (0.01, 0.03), "stable_reports": (10, 20)},
-    ),
-    Policy(
-        name="tf.data service",
-        make=peers.TfDataService,
-        grid={"window_seconds": (15.0, 60.0, 300.0)},
-    ),
-    Policy(name=OURS, make=ours.Lastmile),
-    Policy(name="lastmile, GPU only", make=ours.LastmileByGpu),
-    *(
-        Policy(
-            name=f"lastmile without {name}",
-            make=partial(ours.Lastmile, change=change),
-            is_ablation=True,
-        )
-        for name, change in ours.ABLATIONS.items()
-    ),
-    Policy(name=LATENCY_ORACLE, make=oracles.LatencyOracle, is_oracle=True),
-    Policy(name="clairvoyant", make=oracles.Clairvoyant, is_oracle=True),
-)
+ORACLE: Final = "latency oracle"
+RIVALS: Final[dict[str, Callable[[Cluster], AutoscalingPolicy]]] = {
+    "maxReplicas": lambda cluster: Constant(cluster.setting.max_workers),
+    "constant of a profile": _advise,
+    "HPA on CPU": Hpa,
+    "HPA on idle GPUs": HpaOnIdleGpus,
+    "KEDA on the queue": Keda,
+    "Ray autoscaler": RayAutoscaler,
+}
+POLICIES: Final[dict[str, Callable[[Cluster], AutoscalingPolicy]]] = {
+    OURS: lambda cluster: Lastmile(cluster, rules_of(cluster.setting)),
+    "lastmile, GPU only": LastmileByGpu,
+    **RIVALS,
+    ORACLE: LatencyOracle,
+}

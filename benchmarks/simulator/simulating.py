@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from benchmarks.autoscaling.ours import Lastmile
+from benchmarks.autoscaling.policies import Lastmile
 from benchmarks.harness.errors import BenchmarkError
 from benchmarks.simulator.courses import Course, Point
 from benchmarks.simulator.observing import Observed
@@ -101,7 +101,7 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
 def predict(profile: Profile, costs: Costs, seed: int) -> Course:
     """Simulate a profile under the same policy."""
     setting, rules = build_setting(profile, costs), build_rules()
-    trace = simulate(setting, lambda cluster: Lastmile(cluster, change=lambda _: rules), seed)
+    trace = simulate(setting, lambda cluster: Lastmile(cluster, rules), seed)
     points = [
         Point(
             at=moment.at,

@@ -16,7 +16,7 @@ Nothing here does I/O or reads a clock. From measurements to a number:
 Reasons are the words of the HorizontalPodAutoscaler where it has one. An unknown value is None and
 changes nothing: unknown is never 0. Each rule names the benchmark scenario that it guards; the
 scenarios are in `benchmarks/autoscaling/scenarios.py`, and `make bench-autoscaling` compares the
-policy with and without each rule.
+policy with others. What each rule brings is in `benchmarks/results/autoscaling-rules.md`.
 """
 
 from dataset_operator.autoscaling.interface import Decision, Rules

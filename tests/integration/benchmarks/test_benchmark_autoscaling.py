@@ -1,49 +1,36 @@
-"""The benchmark of autoscaling policies runs, and describes what it ran."""
+"""The benchmark of autoscaling policies simulates, judges, and writes the results."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.autoscaling.command import main
-from benchmarks.autoscaling.policies import BEST_CONSTANT, LATENCY_ORACLE, OURS
+from benchmarks.autoscaling.__main__ import ALL_CELLS, main
+from benchmarks.autoscaling.judging import PRICE
+from benchmarks.autoscaling.policies import ORACLE, OURS, POLICIES
 
 SCENARIO = "two on one quota"
-# Every policy trains in tests/unit; here are those with a treatment of their own.
-POLICIES = (OURS, LATENCY_ORACLE, BEST_CONSTANT, "HPA on CPU", "lastmile without headroom")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_it_simulates_and_judges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders = ["--data", str(tmp_path / "data"), "--output", str(tmp_path / "results")]
-    options = ["--seeds", "2", "--scenarios", SCENARIO, *folders]
-    assert main([*options, "--policies", ";".join(POLICIES)]) == 0
-    results = json.loads((tmp_path / "results" / "autoscaling.json").read_text())
-    assert len(results["cells"]) == 4 * 2
-    rows = {row["policy"]: row for row in results["rows"]}
-    assert rows.keys() == set(POLICIES)
-    assert all(len(row["cost"]) == 8 for row in rows.values())
-    assert rows[LATENCY_ORACLE]["cost"] == [1.0] * 8
-    targets = results["targets"]
-    assert all(0 <= target["numMet"] <= target["numCells"] for target in targets)
-    assert not any(policy["cut_off"] for policy in results["policies"] if policy["policy"] == OURS)
-    assert "<svg" in (tmp_path / "results" / "autoscaling.svg").read_text()
-    assert SCENARIO in (tmp_path / "results" / "autoscaling.md").read_text()
-    # A second run simulates nothing again.
-    capsys.readouterr()
-    assert main([*options, "--policies", "HPA on CPU; lastmile without headroom"]) == 0
-    assert "runs in" not in capsys.readouterr().err
-    results = json.loads((tmp_path / "results" / "autoscaling.json").read_text())
-    assert len(results["rows"]) == 4
+def test_it_simulates_and_judges(tmp_path: Path) -> None:
+    options = ["--rounds", "2", "--scenarios", SCENARIO, "--output", str(tmp_path)]
+    assert main(options) == 0
+    results = json.loads((tmp_path / "autoscaling.json").read_text())
+    cells = {cell["cell"]: cell for cell in results["cells"]}
+    assert cells.keys() == {*ALL_CELLS.values(), SCENARIO}
+    for name in ALL_CELLS.values():
+        assert cells[name]["arms"].keys() == POLICIES.keys()
+        assert cells[name]["arms"][ORACLE]["cost"] == [1, 1]
+    assert cells[SCENARIO]["arms"].keys() == {OURS}
+    limits = cells[ALL_CELLS[PRICE]]["facts"]["limits"]
+    judged = {name: num_cells for name, (_, num_cells, *_) in limits.items() if num_cells}
+    assert judged == dict.fromkeys(("idle", "hours", "late", "cost"), 4 * 2)
+    assert "<svg" in (tmp_path / "autoscaling.svg").read_text()
+    assert "**Indicative" in (tmp_path / "autoscaling.md").read_text()
 
 
-def test_unknown_policies_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (
-        ["--policies", "no such policy"],
-        ["--scenarios", "steady;none"],
-        ["--seeds", "1"],
-    ):
-        with pytest.raises(SystemExit):
-            main(options)
-    assert "no such policy" in capsys.readouterr().err
+def test_unknown_scenarios_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--scenarios", "steady,none"]) == 1
+    assert "got none" in capsys.readouterr().err
