@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -21,42 +22,36 @@ from pipeline_runtime.comparison.intervals import CONFIDENCE, MIN_SEEDS, find_t
 from pipeline_runtime.comparison.judging import Arm, judge_rows
 from pipeline_runtime.comparison.model import ComparedMetric
 
-# Shares of the training rows that the other variant trains on, for the power curve.
-KEPT_SHARES = (0.6, 0.54, 0.48, 0.42, 0.36)
-POWER_SEEDS = (3, 5)
+# Shares of the training rows that the other variant trains on, for the power.
+KEPT_SHARES: Final = (0.6, 0.54, 0.48, 0.42, 0.36)
+POWER_SEEDS: Final = (3, 5)
 # Logs of power comparisons are others than those of A/A comparisons.
-_POWER_LOGS = 1_000_000
+_POWER_LOGS: Final = 1_000_000
 # Seeds of the other variant; a variant that differs at all has noise of its own.
-_OTHER_SEEDS = 1000
+_OTHER_SEEDS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+class Compared:
     """The outcome of a comparison in one metric.
 
     Attributes:
         kept_share: share of the rows that the other variant trained on; 1 in A/A comparisons.
-        unpaired: whether the interval of unpaired means leaves out 0, and its half width.
-        rows_alone: whether the bootstrap interval of the first seed's difference leaves out 0.
+        found: True if there is a verdict, and not that fewer rows are better.
+        unpaired: True if the interval of unpaired means leaves out 0.
+        unpaired_width: width of that interval, relative to that of `compare`.
+        rows_alone: True if the bootstrap interval of the first seed's difference leaves out 0.
     """
 
     kept_share: float
     seeds: int
     metric: str
     difference: float
-    half_width: float
     detectable: float
-    verdict: str
+    found: bool
     unpaired: bool
-    unpaired_half_width: float
+    unpaired_width: float
     rows_alone: bool
-
-    def to_row(self) -> dict[str, object]:
-        """Return the fields as JSON values, floats to six digits."""
-        return {
-            name: float(f"{value:.6g}") if isinstance(value, float) else value
-            for name, value in asdict(self).items()
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,33 +63,29 @@ class Job:
     is_power: bool
 
 
-def run_job(job: Job) -> list[Result]:
-    """Train the models of a job, and compare them."""
+def run_job(job: Job) -> list[Compared]:
+    """Train on one log, and compare."""
     torch.set_num_threads(1)
-    return list(_measure_power(job) if job.is_power else _compare_equal(job))
-
-
-def _compare_equal(job: Job) -> Iterator[Result]:
-    log = make_log(job.index, job.num_rows)
-    first = [train(log, seed) for seed in range(MIN_SEEDS)]
-    second = [train(log, _OTHER_SEEDS + seed) for seed in range(MIN_SEEDS)]
-    yield from _compare(log, first, second, kept_share=1.0)
-
-
-def _measure_power(job: Job) -> Iterator[Result]:
+    if not job.is_power:
+        log = make_log(job.index, job.num_rows)
+        first = [train(log, seed) for seed in range(MIN_SEEDS)]
+        second = [train(log, _OTHER_SEEDS + seed) for seed in range(MIN_SEEDS)]
+        return list(_compare(log, first, second, kept_share=1.0))
     log = make_log(_POWER_LOGS + job.index, job.num_rows)
     most = max(POWER_SEEDS)
     first = [train(log, seed) for seed in range(most)]
+    found: list[Compared] = []
     for share in KEPT_SHARES:
         seeds = range(_OTHER_SEEDS, _OTHER_SEEDS + most)
         second = [train(log, seed, kept_share=share) for seed in seeds]
         for number in POWER_SEEDS:
-            yield from _compare(log, first[:number], second[:number], kept_share=share)
+            found += _compare(log, first[:number], second[:number], kept_share=share)
+    return found
 
 
 def _compare(
     log: Log, first: Sequence[Scores], second: Sequence[Scores], *, kept_share: float
-) -> Iterator[Result]:
+) -> Iterator[Compared]:
     models = [*first, *second]
     rows = ScoredRows(
         group_N=log.user_N,
@@ -109,7 +100,7 @@ def _compare(
         yield _describe(metric, rows, kept_share)
 
 
-def _describe(metric: ComparedMetric, rows: ScoredRows, kept_share: float) -> Result:
+def _describe(metric: ComparedMetric, rows: ScoredRows, kept_share: float) -> Compared:
     [difference] = metric.differences
     assert difference.high is not None, "there are at least three seeds"
     number = difference.seeds
@@ -124,15 +115,15 @@ def _describe(metric: ComparedMetric, rows: ScoredRows, kept_share: float) -> Re
         )
     )
     alone = normal * float((drawn_RM[:, number] - drawn_RM[:, 0]).std(ddof=1))
-    return Result(
+    verdict, is_equal = difference.verdict, kept_share == 1.0
+    return Compared(
         kept_share=kept_share,
         seeds=number,
         metric=metric.name,
         difference=difference.value,
-        half_width=difference.high - difference.value,
         detectable=difference.detectable,
-        verdict=difference.verdict,
+        found=verdict != "Inconclusive" if is_equal else verdict == "Worse",
         unpaired=bool(abs(difference.value) > unpaired),
-        unpaired_half_width=unpaired,
+        unpaired_width=unpaired / (difference.high - difference.value),
         rows_alone=bool(abs(value_M[number] - value_M[0]) > alone),
     )

@@ -1,4 +1,4 @@
-"""The calibration trains, compares, counts and draws, and equal arguments give equal results."""
+"""The calibration trains, compares and counts, and equal jobs give equal comparisons."""
 
 import json
 from pathlib import Path
@@ -6,45 +6,60 @@ from typing import Any
 
 import pytest
 
-from benchmarks.calibration.command import main
-from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS
-from benchmarks.calibration.report import count_false_positives
+from benchmarks.calibration.__main__ import BENCHMARK, COMPARE, EQUAL, build_cell, main
+from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS, Compared, Job, run_job
+from benchmarks.harness.report import judge
 
 pytestmark = pytest.mark.slow
 
 
-def run(folder: Path) -> dict[str, Any]:
-    sizes = ["--comparisons", "3", "--power", "1", "--rows", "400", "--processes", "1"]
-    main([*sizes, "--output", str(folder)])
+def run(folder: Path) -> list[dict[str, Any]]:
+    main(["--rounds", "5", "--rows", "400", "--output", str(folder)])
     found: dict[str, Any] = json.loads((folder / "calibration.json").read_text())
-    return found
+    cells: list[dict[str, Any]] = found["cells"]
+    return cells
 
 
 def test_every_comparison_is_counted(tmp_path: Path) -> None:
-    results = run(tmp_path)
-    assert [entry["metric"] for entry in results["falsePositives"]] == ["auc", "loss"]
-    assert all(entry["comparisons"] == 3 for entry in results["falsePositives"])
-    cells = {(e["metric"], e["seeds"], e["keptShare"]) for e in results["power"]}
-    assert len(cells) == 2 * len(POWER_SEEDS) * len(KEPT_SHARES)
-    assert results["trainings"] == 3 * 6 + (1 + len(KEPT_SHARES)) * max(POWER_SEEDS)
-    differences = {value for row in results["rows"] for value in row["differences"]}
-    assert len(differences) == 6  # trainings are real
+    equal, *power = run(tmp_path)
+    assert (equal["cell"], equal["facts"]["comparisons"]) == (EQUAL, 5)
+    assert [cell["x"] for cell in power] == [100 * share for share in KEPT_SHARES]
+    assert all(cell["facts"]["comparisons"] == 1 for cell in power)
+    assert all(len(cell["arms"]) == 2 * len(POWER_SEEDS) for cell in power)
+    differences = {
+        value
+        for cell in power
+        for values in cell["arms"].values()
+        for value in values.get("aucDifference", [])
+    }
+    assert len(differences) == len(power) * len(POWER_SEEDS)  # trainings are real
     assert "<svg" in (tmp_path / "calibration.svg").read_text()
-    assert "| auc | 3 |" in (tmp_path / "calibration.md").read_text()
-    assert run(tmp_path)["rows"] == results["rows"]
+    assert f"| {EQUAL} | {COMPARE} |" in (tmp_path / "calibration.md").read_text()
+
+
+def test_equal_jobs_give_equal_comparisons() -> None:
+    job = Job(index=1, num_rows=400, is_power=False)
+    assert run_job(job) == run_job(job)
 
 
 @pytest.mark.parametrize(("num_false", "is_met"), [(0, True), (1, True), (2, False)])
 def test_one_false_verdict_of_twenty_is_allowed(num_false: int, is_met: bool) -> None:
-    row = {
-        "kept_share": 1.0,
-        "metric": "auc",
-        "half_width": 0.01,
-        "unpaired": False,
-        "unpaired_half_width": 0.1,
-        "rows_alone": True,
-    }
-    verdicts = ["Better"] * num_false + ["Inconclusive"] * (20 - num_false)
-    [entry] = count_false_positives([{**row, "verdict": verdict} for verdict in verdicts])
-    assert entry["isMet"] is is_met
-    assert entry["narrowerThanUnpaired"] == 10
+    def compared(metric: str, *, found: bool) -> Compared:
+        return Compared(
+            kept_share=1.0,
+            seeds=3,
+            metric=metric,
+            difference=0.0,
+            detectable=0.01,
+            found=found,
+            unpaired=False,
+            unpaired_width=10.0,
+            rows_alone=True,
+        )
+
+    verdicts = [True] * num_false + [False] * (20 - num_false)
+    auc = [compared("auc", found=verdict) for verdict in verdicts]
+    cell = build_cell([*auc, *(compared("loss", found=False) for _ in range(20))])
+    judged = judge(BENCHMARK, {"cells": [cell.to_json()]})
+    assert [row["met"] for row in judged] == [is_met, True]
+    assert cell.arms["unpaired, 3 seeds"]["aucWidth"] == [10.0]
