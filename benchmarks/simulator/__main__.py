@@ -7,6 +7,6 @@ from benchmarks.scaling.__main__ import ENVIRONMENT
 
 if __name__ == "__main__":
     os.environ.update(ENVIRONMENT)
-    from benchmarks.simulator.command import main
+    from benchmarks.simulator.comparison import main
 
     sys.exit(main())

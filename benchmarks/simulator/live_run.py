@@ -1,4 +1,4 @@
-"""The run itself: `lastmile run` on a running cluster, and the metrics of its driver."""
+"""Runs a profile by `lastmile run` on raylets, which are started and drained by the policy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.simulator.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS
-from dataset_operator.autoscaling.signals import Counters
+from benchmarks.scaling.ray_cluster import Cluster, open_cluster
+from benchmarks.simulator.profiles import BATCH_ROWS, RULES, UNIT_ROWS, Profile
+from benchmarks.simulator.watching import Look, RealRun, set_pace, watch
+from dataset_operator.autoscaling.intervals import Memory
+from dataset_operator.autoscaling.policy import decide
+from dataset_operator.autoscaling.signals import Counters, Sample
 from dataset_operator.ray.scaling_signals import parse_scaling
 from pipeline_runtime.sample_data import write_sample_data
 from pipeline_runtime.sample_data.options import SampleDataOptions
@@ -31,8 +36,56 @@ _SCRAPE_SECONDS = 3.0
 _STOP_SECONDS = 90.0  # a step, a checkpoint, and the report
 
 
+def observe(profile: Profile, root: Path) -> RealRun:
+    """Run a profile. Raises BenchmarkError if nodes do not start, or the run fails."""
+    with tempfile.TemporaryDirectory(prefix="lm-simulator-") as name, open_cluster(1) as cluster:
+        pace = Path(name) / "pace.json"
+        set_pace(profile, 0, pace)
+        cluster.resize(profile.first_workers)
+        with _train(cluster.address, root, pace, Path(name)) as training:
+            run = Raylets(cluster, training.read)
+            return watch(profile, pace, run.look, run.decide)
+
+
+@dataclass(slots=True)
+class Raylets:
+    """A run whose data workers are the nodes of a cluster, and the policy that sets their number.
+
+    Attributes:
+        read: reads the metrics of the run.
+    """
+
+    cluster: Cluster
+    read: Callable[[], Counters | None]
+    _memory: Memory = field(default_factory=lambda: Memory(since=0.0))
+
+    def look(self) -> Look:
+        """Return the run; workers are ready if they are up and deliver, as for the operator."""
+        counters = self.read()
+        delivering = int(counters.data_workers or 0) if counters else 0
+        ready = min(len(self.cluster.find_up()), delivering)
+        return Look(desired=len(self.cluster.nodes), ready=ready, counters=counters)
+
+    def decide(self, sample: Sample) -> None:
+        """Apply the policy: new nodes start, the youngest are drained."""
+        decision, self._memory = decide(self._memory, sample, RULES)
+        print(
+            f"{sample.at:.0f} s: {sample.desired} → {decision.desired}: "
+            f"{decision.recommended.message}",
+            file=sys.stderr,
+            flush=True,
+        )
+        up = self.cluster.find_up()
+        for node in reversed(self.cluster.nodes[decision.desired :]):
+            if node.serial in up:
+                self.cluster.drain(node)
+            else:
+                self.cluster.end(node)
+        self.cluster.add(decision.desired - len(self.cluster.nodes))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class _Training:
     """A run in progress."""
 
     process: subprocess.Popen[bytes]
@@ -62,14 +115,8 @@ def write_table(data: Path) -> Path:
 
 
 @contextmanager
-def train(address: str, root: Path, pace: Path, folder: Path) -> Iterator[Training]:
-    """Run on the Ray cluster at an address for the time of a context.
-
-    Args:
-        root: storage root of the table.
-        pace: file with the pace of trainer and step.
-        folder: folder for the files of the run.
-    """
+def _train(address: str, root: Path, pace: Path, folder: Path) -> Iterator[_Training]:
+    """Run on the Ray cluster at an address, on the table below a root, with files in a folder."""
     manifest, log = folder / "manifest.json", folder / "run.log"
     manifest.write_text(json.dumps(build_manifest(pace)))
     with socket.socket() as probe:
@@ -88,7 +135,7 @@ def train(address: str, root: Path, pace: Path, folder: Path) -> Iterator[Traini
             start_new_session=True,
         )
     try:
-        yield Training(process=process, port=port, log=log)
+        yield _Training(process=process, port=port, log=log)
     finally:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -124,6 +171,6 @@ def build_manifest(pace: Path) -> dict[str, Any]:
             "pipeline": [{"map": step}],
             "pipelineOptions": {"rowsPerBlock": UNIT_ROWS},
             "training": training,
-            "dataWorkers": {"minReplicas": 1, "maxReplicas": MAX_WORKERS},
+            "dataWorkers": {"minReplicas": RULES.min_workers, "maxReplicas": RULES.max_workers},
         },
     }

@@ -1,6 +1,6 @@
 """Simulates a profile, with the costs beside the sleeps that real runs have shown.
 
-`observing` runs before it, and `results` compares both.
+`watching` runs before it, and `comparison` compares both.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from benchmarks.autoscaling.policies import Lastmile
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.simulator.courses import Course, Point
-from benchmarks.simulator.observing import Observed
-from benchmarks.simulator.profiles import BATCH_ROWS, MAX_WORKERS, UNIT_ROWS, Profile, build_rules
+from benchmarks.simulator.profiles import BATCH_ROWS, RULES, UNIT_ROWS, Profile
+from benchmarks.simulator.watching import Figures, RealRun, find_last
 from dataset_operator.autoscaling.signals import Interval, measure_between
 from dataset_operator.simulation.loop import simulate
 from dataset_operator.simulation.setting import Phase, Setting
@@ -41,7 +40,7 @@ class Costs:
     start_seconds: float
 
 
-def fit(observed: Sequence[Observed]) -> Costs:
+def fit(observed: Sequence[RealRun]) -> Costs:
     """Fit the costs to all runs together. Raises BenchmarkError if they started no worker."""
     starts = [seconds for run in observed for seconds in run.starts]
     spans = [span for run in observed for span in _find_spans(run)]
@@ -61,7 +60,7 @@ def fit(observed: Sequence[Observed]) -> Costs:
     )
 
 
-def _find_spans(run: Observed) -> list[tuple[Phase, Interval]]:
+def _find_spans(run: RealRun) -> list[tuple[Phase, Interval]]:
     """Return the periods of one pace in which warm workers delivered rows."""
     spans = []
     for (place, before), (now, after) in pairwise(run.samples):
@@ -74,8 +73,8 @@ def _find_spans(run: Observed) -> list[tuple[Phase, Interval]]:
 def build_setting(profile: Profile, costs: Costs) -> Setting:
     """Return the simulator's setting of a profile."""
     phases = tuple(
-        Phase(
-            from_row=phase.from_row,
+        replace(
+            phase,
             step_seconds=phase.step_seconds + costs.step_seconds,
             row_seconds=phase.row_seconds + costs.row_seconds,
         )
@@ -92,24 +91,18 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
         read_share=costs.read_share,
         warm_seconds=0.0,  # sleeping workers do not warm up
         start_seconds=costs.start_seconds,
-        min_workers=1,
-        max_workers=MAX_WORKERS,
+        min_workers=RULES.min_workers,
+        max_workers=RULES.max_workers,
         first_workers=profile.first_workers,
     )
 
 
-def predict(profile: Profile, costs: Costs, seed: int) -> Course:
+def predict(profile: Profile, costs: Costs, seed: int) -> Figures:
     """Simulate a profile under the same policy."""
-    setting, rules = build_setting(profile, costs), build_rules()
-    trace = simulate(setting, lambda cluster: Lastmile(cluster, rules), seed)
-    points = [
-        Point(
-            at=moment.at,
-            desired=moment.desired,
-            ready=moment.ready,
-            rows=moment.rows,
-            idle_seconds=moment.production_seconds,
-        )
-        for moment in trace.moments
-    ]
-    return Course(points=tuple(points))
+    trace = simulate(build_setting(profile, costs), lambda c: Lastmile(c, RULES), seed)
+    last = trace.moments[-1]
+    return Figures(
+        rows_per_second=last.rows / last.at,
+        idle_seconds=last.production_seconds,
+        workers=find_last((profile.phase_at(one.rows), one.desired) for one in trace.moments),
+    )

@@ -6,7 +6,7 @@ time would change the measurements.
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,12 @@ import pytest
 import yaml
 from stage import MOUNT, VOLUME, Stage
 
-from benchmarks.harness.report import Beginning, write_files
-from benchmarks.simulator.figure import draw
+from benchmarks.harness.report import Beginning, build_results, judge, write_results
+from benchmarks.simulator.comparison import BENCHMARK, PODS, compare
 from benchmarks.simulator.live_run import build_manifest, write_table
-from benchmarks.simulator.observing import Observed
 from benchmarks.simulator.paced import __file__ as paced
-from benchmarks.simulator.pods import Look, set_pace, watch
-from benchmarks.simulator.profiles import DOWN, PROFILES, Profile
-from benchmarks.simulator.report import build_markdown
-from benchmarks.simulator.results import Compared, build_results
-from benchmarks.simulator.simulating import fit, predict
+from benchmarks.simulator.profiles import DOWN, Profile
+from benchmarks.simulator.watching import Look, RealRun, set_pace, watch
 from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL, RUNTIME_METRICS_PORT
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.ray.scaling_signals import parse_scaling
@@ -33,34 +29,25 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(5400)]
 
 NAME = "simulator"
 PACE = "simulator/pace.json"  # below the volume
-NUM_SEEDS = 20
 # Of a sleeping reader: six are to fit on two cores.
 RESOURCES = {"requests": {"cpu": "150m", "memory": "1Gi"}, "limits": {"memory": "2560Mi"}}
 
 
-def test_the_simulated_plant_is_like_real_pods(stage: Stage, tmp_path: Path) -> None:
+def test_the_simulator_is_like_real_pods(stage: Stage, tmp_path: Path) -> None:
     beginning = Beginning()
     root = write_table(stage.store.volume)
     folder = stage.store.volume / "simulator"
     folder.mkdir(exist_ok=True)
     (folder / "paced.py").write_text(Path(paced).read_text())
-    runs = [run(stage, profile, root.name) for profile in PROFILES]
-    costs = fit([run for run in runs if not run.profile.is_predicted])
-    seeds = range(1, NUM_SEEDS + 1)
-    compared = [
-        Compared(observed=run, simulated=[predict(run.profile, costs, seed) for seed in seeds])
-        for run in runs
-    ]
-    environment = beginning.describe(NAME, []) | {"command": "make bench-simulator-pods"}
-    results = build_results(compared, costs, 1.0, environment, is_of_pods=True)
-    output = Path(os.environ.get("LASTMILE_RESULTS", tmp_path))
-    text = write_files("simulator-pods", results, output, build_page=build_markdown, draw=draw)
-    asked = ("rowsPerSecond", "idleSeconds", "workers")
-    missed = [r["profile"] for r in results["profiles"] if not all(r[a]["met"] for a in asked)]
-    assert not missed, text
+    cells = list(compare(lambda profile: run(stage, profile, root.name)))
+    benchmark = replace(BENCHMARK, name=PODS)
+    circumstances = beginning.describe(NAME, []) | {"command": "make bench-simulator-pods"}
+    results = build_results(benchmark, circumstances, {"share": 1.0}, cells)
+    text = write_results(benchmark, results, Path(os.environ.get("LASTMILE_RESULTS", tmp_path)))
+    assert all(row["met"] for row in judge(benchmark, results)), text
 
 
-def run(stage: Stage, profile: Profile, table: str) -> Observed:
+def run(stage: Stage, profile: Profile, table: str) -> RealRun:
     """Run a profile from its first row to its last, and delete the experiment."""
     pace = stage.store.volume / PACE
     set_pace(profile, 0, pace)

@@ -1,31 +1,35 @@
 """The benchmark of the simulator: its figures of runs, and its targets."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from benchmark_environment import ENVIRONMENT
 
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.harness.report import write_files
-from benchmarks.simulator.command import parse_options
-from benchmarks.simulator.courses import Course, Point
-from benchmarks.simulator.figure import draw
-from benchmarks.simulator.observing import Observed
+from benchmarks.harness.report import build_results, judge, write_results
+from benchmarks.simulator import watching
+from benchmarks.simulator.comparison import BENCHMARK, build_cell, main
+from benchmarks.simulator.live_run import Raylets
 from benchmarks.simulator.profiles import BATCH_ROWS, PROFILES, Profile
-from benchmarks.simulator.report import build_markdown
-from benchmarks.simulator.results import Compared, Document, build_results
 from benchmarks.simulator.simulating import Costs, fit, predict
-from benchmarks.simulator.workers import Workers
-from dataset_operator.autoscaling.signals import Pods, Sample, TrainerCounters, WorkerCounters
+from benchmarks.simulator.watching import Figures, Look, RealRun, watch
+from dataset_operator.autoscaling.interface import Decision, Rules, Verdict
+from dataset_operator.autoscaling.intervals import Memory
+from dataset_operator.autoscaling.signals import (
+    Counters,
+    Pods,
+    Sample,
+    TrainerCounters,
+    WorkerCounters,
+)
 from dataset_operator.simulation.setting import Phase
 from pipeline_runtime.config import HEADROOM
 
 NO_COSTS = Costs(step_seconds=0.0, row_seconds=0.0, read_share=0.01, start_seconds=10.0)
 TWO_PACES = Profile(
     name="two paces",
-    is_predicted=False,
     first_workers=2,
     rows=3000,
     phases=(
@@ -33,19 +37,6 @@ TWO_PACES = Profile(
         Phase(from_row=2000, step_seconds=0.25, row_seconds=1 / 500),
     ),
 )
-
-
-def point(at: float, rows: float, *, desired: int = 2, ready: int = 2, idle: float = 0.0) -> Point:
-    return Point(at=at, desired=desired, ready=ready, rows=rows, idle_seconds=idle)
-
-
-def observed(points: Sequence[Point], *, starts: Sequence[float] = (9.0,)) -> Observed:
-    return Observed(
-        profile=TWO_PACES,
-        course=Course(points=tuple(points)),
-        samples=[],
-        starts=list(starts),
-    )
 
 
 def sample(at: float, *, steps: float, step_cost: float, row_cost: float) -> Sample:
@@ -72,13 +63,8 @@ def sample(at: float, *, steps: float, step_cost: float, row_cost: float) -> Sam
     )
 
 
-def results_of(run: Observed, simulated: Course) -> Document:
-    compared = Compared(observed=run, simulated=[simulated])
-    return build_results([compared], NO_COSTS, 1.0, ENVIRONMENT)
-
-
 def test_costs_beside_the_sleeps_are_found() -> None:
-    run = observed([point(15.0, 1000)], starts=(8.0, 12.0, 30.0))
+    run = RealRun(profile=TWO_PACES, starts=[8.0, 12.0, 30.0])
     early, late = (sample(15.0 * i, steps=20.0 * i, step_cost=0.01, row_cost=1e-4) for i in (1, 2))
     later = sample(45.0, steps=9000.0, step_cost=5.0, row_cost=1.0)
     # The pace changed between the last two: what lies there is of neither.
@@ -92,46 +78,47 @@ def test_costs_beside_the_sleeps_are_found() -> None:
 
 def test_a_run_without_a_started_worker_fits_nothing() -> None:
     with pytest.raises(BenchmarkError, match="--share"):
-        fit([observed([point(15.0, 1000)], starts=())])
+        fit([RealRun(profile=TWO_PACES)])
 
 
-def test_workers_are_reported_for_each_phase() -> None:
-    points = [
-        point(15.0, 1000, desired=2),
-        point(30.0, 1999, desired=3),
-        point(45.0, 2000, desired=4),  # boundary: the first row of the second phase
-        point(50.0, 3000, desired=5),
-    ]
-    assert Course(points=points).settled(TWO_PACES) == [3, 5]
+def real_run() -> RealRun:
+    """Return a run of 60 rows per second, with 20 idle seconds and two workers, then three."""
+    run = RealRun(profile=TWO_PACES, waited=1.0)
+    for place, at, desired in ((0, 20.0, 1), (0, 30.0, 2), (1, 50.0, 3)):
+        now = sample(at, steps=6.0, step_cost=0.0, row_cost=0.0)
+        assert now.trainer is not None
+        trainer = replace(now.trainer, production_seconds=21.0)
+        run.samples.append((place, replace(now, desired=desired, trainer=trainer)))
+    return run
 
 
-def test_ready_workers_are_weighted_by_time() -> None:
-    points = [point(0.0, 0, ready=1), point(30.0, 9, ready=4), point(40.0, 9, ready=9)]
-    assert Course(points=points).mean_ready == pytest.approx((30 * 1 + 10 * 4) / 40)
+def test_figures_are_of_the_whole_run_and_of_each_phase() -> None:
+    assert real_run().figures == Figures(rows_per_second=60.0, idle_seconds=20.0, workers=[2, 3])
 
 
 @pytest.mark.parametrize(
-    ("seconds", "desired", "idle", "met"),
+    ("rate", "workers", "idle", "missed"),
     [
-        pytest.param(100.0, 3, 20.0, (True, True, True), id="the same"),
-        pytest.param(92.0, 4, 22.9, (True, True, True), id="within all three"),
-        pytest.param(88.0, 3, 20.0, (False, True, True), id="an eighth faster"),
-        pytest.param(100.0, 5, 20.0, (True, False, True), id="two workers more"),
-        pytest.param(100.0, 3, 16.0, (True, True, False), id="a fifth less idle"),
+        pytest.param(60.0, 3, 20.0, [], id="the same"),
+        pytest.param(65.0, 4, 22.9, [], id="within all three"),
+        pytest.param(68.0, 3, 20.0, ["rows per second"], id="an eighth faster"),
+        pytest.param(60.0, 5, 20.0, ["workers at the"], id="two workers more"),
+        pytest.param(60.0, 3, 16.0, ["idle seconds of"], id="a fifth less idle"),
     ],
 )
 def test_targets_cover_rate_workers_and_idle_time(
-    seconds: float, desired: int, idle: float, met: tuple[bool, bool, bool]
+    rate: float, workers: int, idle: float, missed: list[str]
 ) -> None:
-    run = observed([point(50.0, 1500), point(100.0, 3000, desired=3, idle=20.0)])
-    simulated = Course(points=[point(50.0, 1500), point(seconds, 3000, desired=desired, idle=idle)])
-    [row] = results_of(run, simulated)["profiles"]
-    assert (row["rowsPerSecond"]["met"], row["workers"]["met"], row["idleSeconds"]["met"]) == met
+    simulated = Figures(rows_per_second=rate, idle_seconds=idle, workers=[2, workers])
+    cell = build_cell(real_run(), [simulated] * 3, NO_COSTS)
+    judged = judge(BENCHMARK, build_results(BENCHMARK, ENVIRONMENT, {"share": 1.0}, [cell]))
+    assert all(row["met"] is not None for row in judged)
+    assert [row["target"][:15].strip() for row in judged if not row["met"]] == missed
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
 def test_the_simulator_settles_at_the_required_workers(profile: Profile) -> None:
-    found = predict(profile, NO_COSTS, seed=1).settled(profile)
+    found = predict(profile, NO_COSTS, seed=1).workers
     assert found == [-(-need * (1.0 + HEADROOM) // 1) for need in profile.required()]
 
 
@@ -171,47 +158,93 @@ class Node:
     serial: str
 
 
-def test_starts_are_timed_to_the_first_chunk() -> None:
-    nodes = Nodes()
-    nodes.add(1)
-    workers = Workers(nodes)
-    assert workers.count_ready(1, now=5.0) == 1
-    workers.request(3, now=10.0)
-    assert workers.count_ready(1, now=15.0) == 1
-    assert workers.count_ready(2, now=22.0) == 2
-    assert workers.count_ready(3, now=26.0) == 3
-    assert workers.starts == [12.0, 16.0]
-    assert workers.start_seconds == 14.0
+def counters(rows: float, *, workers: float = 1.0) -> Counters:
+    trainer = TrainerCounters(
+        rows=rows, steps=rows / BATCH_ROWS, loop_seconds=5.0, production_seconds=4.0
+    )
+    return Counters(trainer=trainer, data_workers=workers)
 
 
-def test_the_youngest_leave_and_pending_nodes_are_not_drained() -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """Return a clock that only sleeping moves."""
+    now = [100.0]
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    return lambda: now[0]
+
+
+def test_a_run_is_watched_to_its_last_row(tmp_path: Path, clock: Callable[[], float]) -> None:
+    paces, requested = tmp_path / "pace.json", [2]
+
+    def look() -> Look:
+        at = clock() - 98.0  # the first worker began a chunk of 2 s earlier
+        workers = 3 if at >= 21.0 else 2  # the requested one is there
+        return Look(desired=requested[0], ready=workers, counters=counters(100 * at))
+
+    def decide(sample: Sample) -> None:
+        if sample.at < 20.0:
+            requested[0] = 3
+
+    slow = replace(TWO_PACES.phases[0], step_seconds=2.0)
+    run = watch(replace(TWO_PACES, phases=(slow, TWO_PACES.phases[1])), paces, look, decide)
+    assert [sample.at for _, sample in run.samples] == pytest.approx([15.0, 30.0])
+    assert [place for place, _ in run.samples] == [0, 1]
+    assert run.starts == pytest.approx([5.5])  # from the first look at the request
+    assert '"stepSeconds": 0.25' in paces.read_text()
+    assert run.figures == Figures(rows_per_second=100.0, idle_seconds=1.0, workers=[2, 3])
+
+
+def test_a_run_that_does_not_end_is_given_up(tmp_path: Path, clock: Callable[[], float]) -> None:
+    with pytest.raises(BenchmarkError, match="two paces: not over after"):
+        watch(TWO_PACES, tmp_path / "p", lambda: Look(desired=2, ready=2, counters=counters(1.0)))
+    with pytest.raises(BenchmarkError, match="two paces: no chunk"):
+        watch(TWO_PACES, tmp_path / "p", lambda: Look(desired=2, ready=0, counters=None))
+
+
+def test_the_youngest_leave_and_pending_nodes_are_not_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nodes = Nodes()
     nodes.add(2)
-    workers = Workers(nodes)
-    workers.request(4, now=10.0)
-    workers.count_ready(3, now=20.0)
+    run = Raylets(nodes, lambda: counters(1.0, workers=3.0))
+    wanted = [4, 1]
+    monkeypatch.setattr("benchmarks.simulator.live_run.decide", fake_decide(wanted))
+    now = sample(15.0, steps=1.0, step_cost=0.0, row_cost=0.0)
+    run.decide(now)
+    assert run.look().desired == 4
+    assert run.look().ready == 3  # four are up, and three deliver
     nodes.down.add("3")
-    workers.request(1, now=30.0)
+    run.decide(now)
     assert (nodes.ended, nodes.drained) == (["3"], ["2", "1"])
-    assert workers.desired == 1
-    assert workers.count_ready(1, now=40.0) == 1
-    assert workers.starts == [10.0]
+    assert run.look().ready == 1
 
 
-@pytest.mark.parametrize("options", [["--share", "0"], ["--share", "1.5"], ["--seeds", "0"]])
-def test_impossible_options_are_refused(options: list[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse_options(options)
+def fake_decide(wanted: Sequence[int]) -> Callable[..., tuple[Decision, Memory]]:
+    """Return a policy that requests these numbers, one after another."""
+    left = iter(wanted)
+
+    def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memory]:
+        number = next(left)
+        verdict = Verdict(workers=number, reason="x", message="x")
+        return Decision(desired=number, recommended=verdict, active=verdict), memory
+
+    return decide
+
+
+@pytest.mark.parametrize("share", ["0", "1.5"])
+def test_impossible_shares_are_refused(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--share", share]) == 1
+    assert "--share: must be above 0 and at most 1" in capsys.readouterr().err
 
 
 def test_equal_results_give_equal_files(tmp_path: Path) -> None:
-    run = observed([point(50.0, 1500), point(100.0, 3000, desired=3, idle=20.0)])
-    results = results_of(run, Course(points=[point(50.0, 1500), point(100.0, 3000, idle=15.0)]))
-    for name in ("a", "b"):
-        text = write_files(
-            "simulator", results, tmp_path / name, build_page=build_markdown, draw=draw
-        )
+    simulated = Figures(rows_per_second=60.0, idle_seconds=15.0, workers=[2, 2])
+    real = replace(real_run(), profile=replace(TWO_PACES, is_predicted=True))
+    cell = build_cell(real, [simulated], NO_COSTS)
+    results = build_results(BENCHMARK, ENVIRONMENT, {"share": 1.0}, [cell])
+    texts = [write_results(BENCHMARK, results, tmp_path / name) for name in ("a", "b")]
     for name in ("simulator.json", "simulator.md", "simulator.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert " | 20 | 15 [15–15] | -25.0% | ± 15% | **no** |" in text
-    assert " | 2 → 3 | 2 → 2 | 1 | ± 1 | yes |" in text
+    assert "| two paces, predicted | simulated | 60 | 1 | 15 | 0.750 | 1 | 2/3 | 2/2 |" in texts[0]
+    assert "reading is 1.0% of a busy worker's time" in texts[0]
