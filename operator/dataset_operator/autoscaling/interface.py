@@ -21,8 +21,6 @@ METRICS_UNKNOWN = "MetricsUnknown"
 UNSCHEDULABLE = "Unschedulable"
 SATURATION_POINT_REACHED = "SaturationPointReached"
 
-# Rules that a benchmark can leave out, to measure what each one brings.
-Rule = Literal["cure", "saturation", "growth", "change"]
 Stage = Literal["Model", "Transfer", "Collate", "Ordering", "RankSkew", "Storage"]
 
 
@@ -71,7 +69,6 @@ class Rules:
         target_utilization: of the GPUs, 0 to 1. Advice names it, and GPU-only mode aims at it.
         headroom: spare workers, as a share of the required workers.
         is_ordered: True if `preserveOrder` is on, so that a late chunk delays those after it.
-        left_out: rules that are off.
     """
 
     min_workers: int
@@ -81,7 +78,6 @@ class Rules:
     up: Direction = UP
     down: Direction = DOWN
     is_ordered: bool = False
-    left_out: frozenset[Rule] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

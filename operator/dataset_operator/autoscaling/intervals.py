@@ -155,7 +155,7 @@ class Memory:
     limits: tuple[str, ...] = ()
 
 
-def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Memory:
+def take_in(memory: Memory, sample: Sample) -> Memory:
     """Record a sample, and the interval since the one before if both are known."""
     memory = _note_move(memory, sample)
     last = memory.last
@@ -172,7 +172,7 @@ def take_in(memory: Memory, sample: Sample, *, finds_changes: bool = True) -> Me
         return memory
     kept = _keep_recent((*memory.intervals, interval), sample.at - SMOOTHING_SECONDS)
     memory = replace(memory, intervals=kept, blocks=make_blocks(kept))
-    return _drop_before_change(memory) if finds_changes else memory
+    return _drop_before_change(memory)
 
 
 def _note_move(memory: Memory, sample: Sample) -> Memory:

@@ -33,11 +33,11 @@ def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memo
         memory: returned by the previous decision, or `Memory(since=now)`.
         sample: the signals now.
     """
-    memory = take_in(memory, sample, finds_changes="change" not in rules.left_out)
+    memory = take_in(memory, sample)
     found = estimate(memory)
     memory = replace(memory, has_estimate=memory.has_estimate or found is not None)
     if found is not None and _is_known(sample):
-        memory = judge(memory, sample, found, finds_saturation="saturation" not in rules.left_out)
+        memory = judge(memory, sample, found)
     known = Known(memory=memory, sample=sample, rules=rules, estimate=found)
     verdict = recommend(known)
     memory = _remember(memory, known, verdict)

@@ -162,18 +162,17 @@ def add_required(known: Known) -> Verdict | None:
     """
     estimate, sample, rules = known.estimate, known.sample, known.rules
     assert estimate is not None
-    helps = is_starved(estimate) or "cure" in rules.left_out
-    if estimate.required_low <= sample.desired or not helps:
+    if estimate.required_low <= sample.desired or not is_starved(estimate):
         return None
     bottleneck = find_bottleneck(estimate, rules, sample)
-    if bottleneck is not None and "cure" not in rules.left_out:
+    if bottleneck is not None:
         return Verdict(
             workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=bottleneck.message
         )
     wanted = _count_required(estimate.required, rules)
     message = _explain(estimate, rules)
     most = _most_at_once(known)
-    if wanted > most and "growth" not in rules.left_out:
+    if wanted > most:
         capped = f"{message}; first {most}, until they are observed to help"
         return Verdict(workers=most, reason=SCALE_UP_LIMIT, message=capped)
     return Verdict(workers=wanted, reason=DESIRED_WITHIN_RANGE, message=message)

@@ -50,9 +50,7 @@ _A_FEW = 0.5
 _CHANGE = math.log(1.2)
 
 
-def judge(
-    memory: Memory, sample: Sample, estimate: Estimate, *, finds_saturation: bool = True
-) -> Memory:
+def judge(memory: Memory, sample: Sample, estimate: Estimate) -> Memory:
     """Record the throughput of the number of workers; perhaps it is a saturation point."""
     memory = _time_probes(memory, sample)
     ready, since = sample.pods.ready, memory.ready_since
@@ -84,7 +82,7 @@ def judge(
         return replace(memory, verified=max(memory.verified, ready))
     before = max(fewer, key=lambda plateau: plateau.workers)
     elasticity = _find_elasticity(before, now)
-    if elasticity >= MIN_ELASTICITY or not finds_saturation:
+    if elasticity >= MIN_ELASTICITY:
         growth = memory.growth
         if ready > memory.verified:  # halves the moves of a cold start that mostly reads
             growth = min(MAX_GROWTH, 2.0 * growth)
