@@ -1,4 +1,4 @@
-"""What steps measured of a run's rows: read from the spool files of all chunks, and merged.
+"""Measurements of a run's rows by its steps: read from the spool files of all chunks, and merged.
 
 Only chunks with a record count, and each counts once, whatever attempts were made at it.
 """

@@ -217,7 +217,7 @@ def _finish(stream: StreamPlan, rows: Rows) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What is known of the steps of a stage that have run.
+    """The counts and measurements of the steps of a stage that have run.
 
     Attributes:
         counts: one per step.

@@ -1,4 +1,4 @@
-"""What the steps `measure` of a run found: the models of `measures.json`, and their short form.
+"""Results of the steps `measure` of a run: the models of `measures.json`, and their short form.
 
 The run writes the file once all rows have been measured; `summary.json` has the value of each
 metric, and the page draws the curves.
