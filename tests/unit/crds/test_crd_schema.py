@@ -166,6 +166,7 @@ def test_the_lists_that_are_merged_item_by_item() -> None:
         ".spec.catalogs": ["name"],
         **{f".spec.pipeline[].{kind}.columns": ["name"] for kind in COLUMNS_BY_NAME},
         ".spec.pipeline[].map.outputColumns": ["name"],
+        ".spec.pipeline[].measure.metrics": ["name"],
         ".spec.pipeline[].predict.models": ["name"],
         ".spec.pipeline[].predict.models[].outputs": ["name"],
         ".spec.autoscaling.scaleUp.policies": ["type", "periodSeconds"],
