@@ -1,5 +1,5 @@
 """Measures if loading overlaps with training.
 
-`sessions` has one session: the readers, the training, and the core of each; `neighbour` the process
-beside a model; `__main__` the comparison.
+`sessions` has one session: the readers, the training, and the core of each; `levels` compares the
+sessions of a level of work; `__main__` has the metrics and targets.
 """

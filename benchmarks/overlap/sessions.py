@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ import torch
 from benchmarks.dataloading.measuring.epochs import find_steady
 from benchmarks.dataloading.workloads import DENSE, WHOLE_CATEGORIES, Workload, build_experiment
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.overlap.neighbour import Beside, start_neighbour
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 from pipeline_runtime.config import Training
 from pipeline_runtime.errors import LastmileError
@@ -28,7 +27,7 @@ from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.over_ray.reader_actor import Reporter
 from pipeline_runtime.hashing import Checksum
-from pipeline_runtime.plan import Group, Plan, build_plan
+from pipeline_runtime.plan import Plan, build_plan
 from pipeline_runtime.profiling.replay import wire_alone
 from pipeline_runtime.training.context import TrainContext
 from pipeline_runtime.training.position import Position
@@ -36,7 +35,6 @@ from pipeline_runtime.training.ranking.trainer import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
 THREADS, PROCESSES = "threads", "processes"
-READERS: Final = (THREADS, PROCESSES)
 FROZEN: Final = "frozen"  # batches in memory
 NUM_FROZEN: Final = 64
 # The feed's threads start with the first batches, on the core that this thread has then.
@@ -85,7 +83,7 @@ class Session(TrainContext):
         """Yield the only epoch."""
         yield 0
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Yield the epoch's batches, or the frozen ones again and again."""
         trainer, data = self._cores
         os.sched_setaffinity(0, {data})
@@ -116,16 +114,17 @@ class Session(TrainContext):
         return self._stream.position.checksum
 
 
-def _groups(plan: Plan) -> Sequence[Group]:
-    return plan.training.groups(0, plan.training.chunk_rows)
-
-
 def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream:
     """Open the stream that `training.ranks.worker` opens for the only rank of a machine."""
-    groups = _groups(plan)
+    groups = plan.training.groups(0, plan.training.chunk_rows)
     waited = Waited()
+
+    def open_later() -> Iterator[Chunk]:
+        """Open the feed with the first batch, on the core that this thread has then."""
+        yield from readers.open("training", 0, groups, in_order=False).chunks(waited)
+
     return BatchStream(
-        chunks=_open_later(readers, groups, waited),
+        chunks=open_later(),
         groups=groups,
         cutting=Cutting(
             batch_size=spec.batch_size,
@@ -137,11 +136,6 @@ def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream
     )
 
 
-def _open_later(readers: FeedSource, groups: Sequence[Group], waited: Waited) -> Iterator[Chunk]:
-    """Open the feed when the first batch is requested, on the core that this thread has then."""
-    yield from readers.open("training", 0, groups, in_order=False).chunks(waited)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """The kinds of sessions.
@@ -149,24 +143,21 @@ class Kind:
     Attributes:
         source: of its batches: `FROZEN`, or readers as threads or processes.
         trains: whether a model is trained on them.
-        has_neighbour: whether chunks that it never sees are made beside it, on the data's core.
     """
 
     source: str
     trains: bool
-    has_neighbour: bool = False
 
     def __str__(self) -> str:
         if self.source == FROZEN:
-            return "model, beside" if self.has_neighbour else "model"
+            return "model"
         return f"{'both' if self.trains else 'feed'}, {self.source}"
 
 
 MODEL: Final = Kind(source=FROZEN, trains=True)
-FEEDS: Final = {readers: Kind(source=readers, trains=False) for readers in READERS}
-BOTH: Final = {readers: Kind(source=readers, trains=True) for readers in READERS}
-BESIDE: Final = Kind(source=FROZEN, trains=True, has_neighbour=True)
-KINDS: Final = (MODEL, *FEEDS.values(), *BOTH.values(), BESIDE)
+FEEDS: Final = {readers: Kind(source=readers, trains=False) for readers in (THREADS, PROCESSES)}
+BOTH: Final = {readers: Kind(source=readers, trains=True) for readers in (THREADS, PROCESSES)}
+KINDS: Final = (MODEL, *FEEDS.values(), *BOTH.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,34 +166,24 @@ class Bench:
 
     workload: Workload
     readers: Mapping[str, FeedSource]
-    beside: Beside
     cores: tuple[int, int]  # the trainer's, the data's
     frozen: Sequence[Batch] = ()
 
-    def run(
-        self,
-        kind: Kind,
-        model: Mapping[str, Any],
-        *,
-        steps: int | None = None,
-        pace: float = 0.0,
-    ) -> Session:
+    def run(self, kind: Kind, model: Mapping[str, Any], *, steps: int | None = None) -> Session:
         """Run one session of a kind.
 
         Args:
             steps: of a model on frozen batches.
-            pace: of a neighbour, in rows per second.
         """
         session = self._open(kind, model)
         if kind.source == FROZEN:
             session.frozen, session.steps = self.frozen, steps
         try:
-            with self.beside(pace) if kind.has_neighbour else contextlib.nullcontext():
-                if kind.trains:
-                    train_loop(session)
-                else:
-                    for _ in session.batches():
-                        pass
+            if kind.trains:
+                train_loop(session)
+            else:
+                for _ in session.batches():
+                    pass
         finally:
             os.sched_setaffinity(0, set(self.cores))
         return session
@@ -234,7 +215,7 @@ def find_cores() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
-    """Open readers of both kinds and the neighbour; Ray has the data's core."""
+    """Open readers of both kinds; Ray has the data's core."""
 
     def fail(error: LastmileError) -> None:  # travels by value
         raise error
@@ -255,17 +236,9 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
             {"training": stream}, Reporter(on_failure=fail), labels=None, num_trainers=1
         )
         os.sched_setaffinity(0, everywhere)
-        with start_neighbour(stream, _groups(plan), cores[1]) as beside:
-            yield Bench(
-                workload=workload,
-                readers={
-                    THREADS: ThreadReaders(
-                        streams={"training": stream}, num_threads=threads_per_rank(1)
-                    ),
-                    PROCESSES: ActorReaders(pool=pool, streams=held, chunk_rows=stream.chunk_rows),
-                },
-                beside=beside,
-                cores=cores,
-            ).freeze()
+        threads = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
+        processes = ActorReaders(pool=pool, streams=held, chunk_rows=stream.chunk_rows)
+        readers: dict[str, FeedSource] = {THREADS: threads, PROCESSES: processes}
+        yield Bench(workload=workload, readers=readers, cores=cores).freeze()
     finally:
         ray.shutdown()

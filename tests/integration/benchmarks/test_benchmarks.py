@@ -40,7 +40,7 @@ def check_table_size(cells: list[Cell]) -> None:
 
 
 def check_overlap(cells: list[Cell]) -> None:
-    assert len(cells) == 6
+    assert len(cells) == 5
     for cell in cells:
         assert cell.facts["auto"] in ("threads", "processes")
         shares = [s for values in cell.arms.values() for s in values.get("waitedShare", [])]
