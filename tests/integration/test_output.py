@@ -28,6 +28,7 @@ ROWS = 2000
 METRICS = [
     {"name": "mean", "mean": {"column": "id"}, "groupBy": ["day"]},
     {"name": "distinct", "distinct": {"column": "id"}},
+    {"name": "largest", "accumulator": {"function": "slow_steps:Largest", "columns": ["id"]}},
 ]
 # Slow enough to be killed in between, until the file `hurry` exists.
 SLOW_STEP = """
@@ -39,6 +40,19 @@ def wait(table):
         if not len(table) or table["id"][0].as_py() < 1000:  # the first half passes
             break
     return table
+
+class Largest:
+    def init(self):
+        return None
+
+    def update(self, state, table):
+        return self.merge(state, max(table["id"].to_pylist(), default=None))
+
+    def merge(self, left, right):
+        return max((each for each in (left, right) if each is not None), default=None)
+
+    def finish(self, state):
+        return state
 """
 
 
@@ -121,7 +135,7 @@ def test_a_killed_process_is_continued_by_another(tmp_path: Path, signal_number:
     assert summary["run"]["attempt"] == 2
     found = {measure["name"]: measure for measure in summary["measures"]}
     assert (found["mean"]["rows"], found["mean"]["value"]) == (ROWS, (ROWS - 1) / 2)
-    assert found["distinct"]["value"] == ROWS
+    assert (found["distinct"]["value"], found["largest"]["value"]) == (ROWS, ROWS - 1)
     assert ids(pads.dataset(tmp_path / "out", partitioning="hive").to_table()) == list(range(ROWS))
     assert not (tmp_path / "_staging").exists()
 
