@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -476,7 +476,7 @@ class ModelRequest:
     model: PredictModel
     input_schema: pa.Schema
     types: Mapping[str, pa.DataType]
-    device: str
+    device: Literal["Auto", "CPU", "CUDA"]
     context: BindContext
 
 

@@ -15,13 +15,15 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from pipeline_runtime.batches import to_batch, to_device
+from pipeline_runtime.arrays.conversion import to_arrays
+from pipeline_runtime.batches import to_device, to_tensors
 from pipeline_runtime.errors import LastmileError, StepError, TrainingError
 from pipeline_runtime.steps.base import ModelRequest, Scorer
 from pipeline_runtime.steps.checks import broken
 from pipeline_runtime.steps.predict.batch_sizes import OutOfMemory
 from pipeline_runtime.steps.predict.transform import to_array
 
+Device = Literal["Auto", "CPU", "CUDA"]
 Precision = Literal["Float32", "BFloat16", "Float16"]
 _DTYPES = {"BFloat16": torch.bfloat16, "Float16": torch.float16}
 # The message of torch's allocator on a CPU, which raises a plain RuntimeError.
@@ -33,9 +35,13 @@ class Options:
     """The options of a model's calls; see `steps.predict.model`."""
 
     outputs: tuple[str, ...]
-    device: str
+    device: Device
     precision: Precision
     is_logit: bool  # the sigmoid of the outputs is returned
+
+    def choose_device(self) -> str:
+        """Return torch's device in this process, which is often not the one that planned."""
+        return "cuda" if self.device != "CPU" and torch.cuda.is_available() else "cpu"
 
 
 def build_options(request: ModelRequest, *, is_logit: bool) -> Options:
@@ -46,16 +52,15 @@ def build_options(request: ModelRequest, *, is_logit: bool) -> Options:
 
     Raises a broken rule if there is no such device.
     """
-    model, device = request.model, request.device
-    has_gpu = torch.cuda.is_available()
-    if device == "CUDA" and not has_gpu:
+    model = request.model
+    if request.device == "CUDA" and not torch.cuda.is_available():
         raise broken(
             "must run where torch finds a GPU with device: CUDA, but there is none here; set "
             "device: Auto or CPU"
         )
     return Options(
         outputs=tuple(request.types),
-        device="cuda" if has_gpu and device != "CPU" else "cpu",
+        device=request.device,
         precision=model.precision,
         is_logit=is_logit if model.activation == "Auto" else model.activation == "Sigmoid",
     )
@@ -67,21 +72,27 @@ class TensorScorer:
 
     call: Callable[[Any], Any]
     options: Options
+    device: str
 
     def __call__(self, table: pa.Table) -> Mapping[str, Any]:
         """Return the outputs by name, as numpy arrays. Raises StepError, or OutOfMemory."""
         options = self.options
         try:
-            batch = to_batch(table, weight_column=None, label_column=None)
+            arrays = to_arrays(table, weight_column=None, label_column=None)
         except TrainingError as error:
             raise StepError(str(error)) from error
-        if options.device != "cpu":
-            batch = to_device(batch, options.device)
+        # Tensors of arrays that may not be written to are copies. A model may change its input,
+        # whose memory is that of the carried columns and of the other models' inputs.
+        for array in arrays.values():
+            array.flags.writeable = False
+        batch = to_tensors(arrays)
+        if self.device != "cpu":
+            batch = to_device(batch, self.device)
         dtype = _DTYPES.get(options.precision)
         try:
             with (
                 torch.inference_mode(),
-                torch.autocast(options.device, dtype=dtype, enabled=dtype is not None),
+                torch.autocast(self.device, dtype=dtype, enabled=dtype is not None),
             ):
                 found = name_outputs(self.call(batch), options.outputs)
                 return {name: self._to_numpy(name, value) for name, value in found.items()}
@@ -109,12 +120,10 @@ class TensorScorer:
             )
         if value.dtype in _DTYPES.values() and self.options.precision != "Float32":
             value = value.float()
-        if value.ndim == 2 and value.shape[1] == 1:
-            value = value.squeeze(1)
         if self.options.is_logit:
             value = torch.sigmoid(value)
-        array: np.ndarray = value.detach().cpu().numpy()
-        return array
+        # A copy, since a model may return the same buffer for each batch.
+        return np.array(value.detach().cpu().numpy())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -63,8 +63,9 @@ class FunctionModel:
             model = function(**self.arguments)
         except Exception as error:  # the user's code may raise anything
             raise describe_failure(error) from error
+        device = self.options.choose_device()
         if is_module(model):
-            model = model.eval().to(self.options.device)
+            model = model.eval().to(device)
         elif not callable(model):
             raise broken(
                 f"must return a torch module or another callable, but {self.function} returned a "
@@ -72,7 +73,7 @@ class FunctionModel:
             )
         if self.form == "Arrow":
             return ArrowScorer(call=model, outputs=self.options.outputs)
-        return TensorScorer(call=model, options=self.options)
+        return TensorScorer(call=model, options=self.options, device=device)
 
 
 def open_function(request: ModelRequest) -> FunctionModel:

@@ -101,8 +101,6 @@ class OnnxScorer:
         return {name: self._finish(value) for name, value in named.items()}
 
     def _finish(self, values: np.ndarray) -> np.ndarray:
-        if values.ndim == 2 and values.shape[1] == 1:
-            values = values[:, 0]
         if self.is_logit:  # the two halves keep exp from overflowing
             small = np.exp(-np.abs(values))
             values = np.where(values >= 0, 1, small) / (1 + small)

@@ -82,8 +82,8 @@ class TrainedModel:
 
     def build(self, loaded: LoadedModel) -> TensorScorer:
         """Return the scorer of a module."""
-        module = loaded.module.to(self.options.device)
-        return TensorScorer(call=module, options=self.options)
+        device = self.options.choose_device()
+        return TensorScorer(call=loaded.module.to(device), options=self.options, device=device)
 
 
 def open_trained(request: ModelRequest, artifacts_uri: str, opening: Opening) -> TrainedModel:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -108,7 +108,7 @@ def _bind(
     model: PredictModel,
     schema: pa.Schema,
     context: BindContext | None,
-    device: str,
+    device: Literal["Auto", "CPU", "CUDA"],
     path: str,
 ) -> BoundModel:
     if context is None or context.open_model is None:
@@ -248,6 +248,8 @@ def to_array(name: str, kind: pa.DataType, values: Any) -> pa.Array:
             f"{type(values).__name__}; correct the model"
         )
     is_vector = pa.types.is_fixed_size_list(kind)
+    if not is_vector and values.ndim == 2 and values.shape[1] == 1:
+        values = values[:, 0]
     item = kind.value_type if is_vector else kind
     expected = f"[rows, {kind.list_size}]" if is_vector else "[rows]"
     fits = values.ndim == 2 and values.shape[1] == kind.list_size if is_vector else values.ndim == 1
@@ -292,7 +294,14 @@ def _find_nans(column: pa.ChunkedArray) -> np.ndarray | None:
         return None
     found = []
     for chunk in column.chunks:
-        values = chunk.flatten() if is_vector else chunk
-        nans = np.isnan(values.to_numpy(zero_copy_only=False))
-        found.append(nans.reshape(len(chunk), -1).any(axis=1) if is_vector else nans)
+        size = kind.list_size if is_vector else 1
+        # `flatten` would leave out what lies below null vectors.
+        items = chunk.values.slice(chunk.offset * size, len(chunk) * size) if is_vector else chunk
+        nans = np.isnan(items.to_numpy(zero_copy_only=False))
+        if items.null_count:  # numpy has NaN for them
+            nans &= items.is_valid().to_numpy(zero_copy_only=False)
+        nans = nans.reshape(len(chunk), size).any(axis=1)
+        if chunk.null_count:
+            nans &= chunk.is_valid().to_numpy(zero_copy_only=False)
+        found.append(nans)
     return np.concatenate(found) if found else None

@@ -63,14 +63,26 @@ def build(kind="double"):
             return x
         if kind == "list":
             return [x.tolist()]
+        if kind == "in place":
+            return x.mul_(2)
+        if kind == "same buffer":
+            return BUFFER[: len(x)].copy_(x)
+        if kind == "one column":
+            return x[:, None]
         raise AssertionError(kind)
     return call
+
+BUFFER = torch.zeros(16)
 
 def build_upper():
     return lambda table: pa.compute.utf8_upper(table["name"])
 
 def build_number():
     return 3
+
+def build_vectors(values):
+    kind = pa.list_(pa.float32(), 2)
+    return lambda table: pa.array(values[: len(table)], kind)
 
 def fail():
     raise OSError("the weights are gone")
@@ -161,6 +173,42 @@ def test_any_type_passes_with_arrow() -> None:
         outputs=[{"name": "upper", "type": "string"}],
     )
     assert step(names)["upper"].to_pylist() == ["A", None, "C"]
+
+
+def test_a_model_may_write_to_its_input() -> None:
+    def build() -> pa.Table:
+        # Memory that pyarrow made may be written to, as that of a decoded file may.
+        return pa.table({"x": pa.compute.add(TEN["x"], 1)})
+
+    table = build()
+    scored = bind_function(table.schema, "in place")(table)
+    assert scored["y"].to_pylist() == [2.0 * (i + 1) for i in range(10)]
+    assert scored["x"].equals(build()["x"])
+
+
+def test_a_model_may_return_one_buffer_again() -> None:
+    scored = bind_function(TEN.schema, "same buffer", batchSize=4)(TEN)
+    assert scored["y"].to_pylist() == list(range(10))
+
+
+def test_a_vector_of_one_number_stays_a_vector() -> None:
+    outputs = [{"name": "y", "type": "fixed_size_list<float>[1]"}]
+    scored = bind_function(TEN.schema, "one column", outputs=outputs)(TEN)
+    assert scored["y"].to_pylist() == [[i] for i in range(10)]
+
+
+@pytest.mark.parametrize("on_invalid", ["Fail", "SetNull"])
+def test_null_outputs_are_not_nan(on_invalid: str) -> None:
+    vectors = [[1.0, 2.0], None, None, [None, 3.0]]
+    step = bind_function(
+        TEN.schema,
+        function="scoring_program:build_vectors",
+        options={"values": vectors},
+        format="Arrow",
+        outputs=[{"name": "y", "type": "fixed_size_list<float>[2]"}],
+        onInvalid=on_invalid,
+    )
+    assert step(TEN.slice(0, 4))["y"].to_pylist() == vectors
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 10, 1000, "Auto"])
