@@ -204,17 +204,8 @@ def _build(
 def _build_users(
     header: CheckpointHeader, path: str, trained: _Trained, schema: pa.Schema | None
 ) -> nn.Module:
-    """Call the function of `training.model`.
-
-    Whoever can write to the store chooses its name, so it must not be one of Python's own, all of
-    which are importable everywhere. Other modules are the user's, or those that the user installed.
-    """
-    package = path.partition(":")[0].partition(".")[0]
-    if package in sys.stdlib_module_names:
-        raise CheckpointError(
-            f"{header.uri}: the module must be built by a function of the user's, but is said to "
-            f"be built by {path!r} of Python itself; do not trust this checkpoint"
-        )
+    """Call the function of `training.model`."""
+    check_users_function(header.uri, path)
     if schema is None:
         raise CheckpointError(
             f"{header.uri}: the state must have the schema that {path!r} gets, but has none; give "
@@ -222,6 +213,20 @@ def _build_users(
         )
     label, weight = trained.label_column, trained.weight_column
     return build_module(path, trained.config, schema, label=label, weight=weight)
+
+
+def check_users_function(uri: str, path: str) -> None:
+    """Raise CheckpointError if a checkpoint names a function of Python itself to call.
+
+    Whoever can write to the store chooses the name, so it must not be one of Python's own, all of
+    which are importable everywhere. Other modules are the user's, or those that the user installed.
+    """
+    package = path.partition(":")[0].partition(".")[0]
+    if package in sys.stdlib_module_names:
+        raise CheckpointError(
+            f"{uri}: the module must be built, and its columns made, by functions of the user's, "
+            f"but the checkpoint names {path!r} of Python itself; do not trust this checkpoint"
+        )
 
 
 def _build_ranking(

@@ -8,19 +8,16 @@ scoring step's input, so a row is scored as it was trained on. Steps that choose
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs as pafs
-from pydantic import ValidationError
 
 from pipeline_runtime.batches import ROW_WEIGHT
 from pipeline_runtime.config import upgrade_config
-from pipeline_runtime.config.step_model import StepModel
-from pipeline_runtime.config.steps import Step
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 from pipeline_runtime.errors import CheckpointError, ExportError, SourceError, StepError
 from pipeline_runtime.iceberg.pins import ModelPin
@@ -34,12 +31,12 @@ from pipeline_runtime.models.scoring.calling import (
 )
 from pipeline_runtime.models.scoring.columns import build_zeros, find_nullable
 from pipeline_runtime.models.scoring.loaded import load_once
+from pipeline_runtime.models.scoring.preprocessing import bind_preprocessing
 from pipeline_runtime.runs.listing import read_run
 from pipeline_runtime.runs.locate import is_run_name, locate_run
 from pipeline_runtime.sources import Location, Opening, open_location
 from pipeline_runtime.sources.stores import list_folder
 from pipeline_runtime.steps.base import ModelRequest, Scorer, Transform, public_schema
-from pipeline_runtime.steps.binding import bind_pipeline, mentioned_columns
 from pipeline_runtime.steps.checks import broken, suggestion
 from pipeline_runtime.training.checkpoints.checkpoint import CheckpointStore
 from pipeline_runtime.training.checkpoints.header import CheckpointHeader
@@ -54,6 +51,8 @@ class TrainedModel:
     Attributes:
         checkpoints: folder of the run's checkpoints.
         name: name of the checkpoint.
+        sha256: digest of the state and of the run's config, which has the module's options and the
+            preprocessing.
     """
 
     checkpoints: Location
@@ -73,11 +72,11 @@ class TrainedModel:
     def _load(self) -> Scorer:
         store = CheckpointStore(location=self.checkpoints)
         for header in store.headers():
-            if header.name == self.name and header.sha256 == self.sha256:
+            if header.name == self.name and _hash_model(header) == self.sha256:
                 return self.build(load_checkpoint(store, header))
         raise StepError(
-            f"{self.checkpoints.uri}: must still have the checkpoint {self.name} with SHA-256 "
-            f"{self.sha256}, which this run began with; restore it, or start a new run"
+            f"{self.checkpoints.uri}: must still have the checkpoint {self.name} that this run "
+            "began with, unchanged; restore it, or start a new run"
         )
 
     def build(self, loaded: LoadedModel) -> TensorScorer:
@@ -133,12 +132,14 @@ def _find(
         source = f"{ref.name}/{ref.run or '*'}/{ref.checkpoint}"
         folder = open_location(artifacts_uri, opening.storage_root).join(ref.name)
         pinned = opening.pins.find_model(source)
-        run = folder.join((pinned.run if pinned else None) or ref.run or _find_newest(folder))
+        chosen = (pinned.run if pinned else None) or ref.run or _find_newest(folder)
+        run = folder.join(chosen)
         if not list_folder(run, "look for a run"):
-            names = _list_runs(folder)
+            advice = suggestion(chosen, _list_runs(folder))
+            if pinned is not None:
+                advice = "this run began with it: restore it, or start a new run"
             raise broken(
-                f"must be the folder of a run of {ref.name!r}, but is {ref.run!r}; "
-                f"{suggestion(str(ref.run), names)}",
+                f"must be the folder of a run of {ref.name!r}, but {chosen!r} is none; {advice}",
                 "experimentRef.run",
             )
         store, choice = CheckpointStore(location=run.join(_CHECKPOINTS)), ref.checkpoint
@@ -238,7 +239,7 @@ def _bind(request: ModelRequest, loaded: LoadedModel, store: CheckpointStore) ->
     config = upgrade_config(header.run_config)
     steps: tuple[Transform, ...] = ()
     if request.model.preprocessing == "Run":
-        steps = _bind_steps(request, config, frozenset(names))
+        steps = bind_preprocessing(request, config, frozenset(names), header.uri)
     types = steps[-1].output_schema if steps else public_schema(request.input_schema)
     inputs = pa.schema([schema.field(name) for name in names])
     _check_inputs(inputs, types, request)
@@ -248,7 +249,7 @@ def _bind(request: ModelRequest, loaded: LoadedModel, store: CheckpointStore) ->
     return TrainedModel(
         checkpoints=store.location,
         name=header.name,
-        sha256=header.sha256,
+        sha256=_hash_model(header),
         inputs=tuple(names),
         takes_nulls=find_nullable(inputs),
         options=build_options(request, is_logit=entrypoint == BUILT_IN_ENTRYPOINT),
@@ -259,58 +260,9 @@ def _bind(request: ModelRequest, loaded: LoadedModel, store: CheckpointStore) ->
     )
 
 
-def _bind_steps(
-    request: ModelRequest, config: Mapping[str, Any], inputs: frozenset[str]
-) -> tuple[Transform, ...]:
-    """Return the steps of a run's pipeline that make the model's inputs, bound to the input.
-
-    Raises ManifestError if one cannot be bound, or does not keep each row once.
-    """
-    chosen = choose_steps(_parse_steps(config), inputs, frozenset(request.input_schema.names))
-    return bind_pipeline(chosen, request.input_schema, request.context, "preprocessing: pipeline")
-
-
-def _parse_steps(config: Mapping[str, Any]) -> list[StepModel]:
-    """Return the steps of a run's config. Raises CheckpointError if they are none."""
-    try:
-        return [
-            Step.model_validate_json(json.dumps(step)).config for step in config.get("pipeline", ())
-        ]
-    except (ValidationError, TypeError) as error:
-        raise CheckpointError(
-            "the pipeline in the checkpoint's header must be one that this release reads, but is "
-            f"not: {error}; set preprocessing: None"
-        ) from error
-
-
-def choose_steps(
-    steps: Sequence[StepModel], inputs: frozenset[str], known: frozenset[str]
-) -> list[StepModel]:
-    """Return the steps that make the columns of a model, in their order.
-
-    Args:
-        inputs: columns of the model.
-        known: columns of the table that is scored.
-
-    Raises a broken rule if a step that makes one of them does not keep each row once.
-    """
-    needed, chosen = inputs, list[StepModel]()
-    for step in reversed(steps):
-        made = step.find_outputs()
-        if made is None:  # a join, or a function, whose columns only its tables tell
-            made = needed - known
-        if not made & needed:
-            continue
-        if not step.is_preprocessing:
-            raise broken(
-                f"must come from steps that keep each row, but {', '.join(sorted(made & needed))} "
-                f"comes from {step.kind()}; make the column in a step before, and set "
-                "preprocessing: None",
-                "preprocessing",
-            )
-        chosen.append(step)
-        needed = (needed - made) | mentioned_columns(step)
-    return chosen[::-1]
+def _hash_model(header: CheckpointHeader) -> str:
+    config = json.dumps(header.run_config, sort_keys=True)
+    return hashlib.sha256(f"{header.sha256}\n{config}".encode()).hexdigest()
 
 
 def _check_inputs(inputs: pa.Schema, found: pa.Schema, request: ModelRequest) -> None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.steps.base import (
+    INTERNAL_PREFIX,
     BindContext,
     BoundStep,
     ModelRequest,
@@ -29,6 +30,9 @@ from pipeline_runtime.steps.checks import Checks, broken, replace_types, set_col
 from pipeline_runtime.steps.predict.batch_sizes import BatchSize, run_in_batches
 from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type
+
+# int64: the number of a row, while steps run that might drop or repeat rows.
+_PLACE_COLUMN = f"{INTERNAL_PREFIX}place"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +70,12 @@ class Predict(BoundStep):
 
     @property
     def digests(self) -> tuple[str, ...]:
-        own = (model.opened.sha256 for model in self.models)
-        of_steps = (d for model in self.models for step in model.opened.steps for d in step.digests)
-        return tuple(filter(None, (*own, *of_steps)))
+        found = [model.opened.sha256 for model in self.models]
+        for step in (step for model in self.models for step in model.opened.steps):
+            found += step.digests
+            if step.side_table is not None:
+                found.append(step.side_table.digest)
+        return tuple(filter(None, found))
 
     @property
     def way(self) -> str:
@@ -180,15 +187,22 @@ def _prepare(opened: OpenedModel, table: pa.Table) -> pa.Table:
     """Return the model's inputs for each row."""
     features = table
     if opened.steps:
-        features = table.select([n for n in table.schema.names if n in _find_inputs(opened)])
+        needed = _find_inputs(opened)
+        features = table.select([name for name in table.schema.names if name in needed])
+        places = np.arange(table.num_rows)
         for step in opened.steps:
-            features = step(features)
-            if features.num_rows != table.num_rows:
+            if not step.changes_rows:
+                features = step(features)
+                continue
+            features = step(features.append_column(_PLACE_COLUMN, pa.array(places)))
+            # A join that drops one row and repeats another keeps their number.
+            if not np.array_equal(features.column(_PLACE_COLUMN).to_numpy(), places):
                 raise StepError(
                     f"the step {step.kind} of the run's preprocessing must keep each row once, but "
-                    f"made {features.num_rows:,} rows of {table.num_rows:,}; join the table in a "
-                    "step before, and set preprocessing: None"
+                    f"made {features.num_rows:,} rows of {table.num_rows:,}, and dropped or "
+                    "repeated some; join the table in a step before, and set preprocessing: None"
                 )
+            features = features.drop_columns([_PLACE_COLUMN])
     return features.select(list(opened.inputs))
 
 
