@@ -111,6 +111,44 @@ def to_arrays(
     return arrays
 
 
+def find_invalid_rows(column: pa.ChunkedArray) -> npt.NDArray[np.bool_] | None:
+    """Return which rows have a null that `to_arrays` refuses; None if there is none."""
+    if column.null_count == 0 and column.type.id in _DTYPES:
+        return None
+    found = [_find_invalid(_plain_array(chunk)) for chunk in column.chunks]
+    return np.concatenate(found) if any(each.any() for each in found) else None
+
+
+def _find_invalid(array: pa.Array) -> npt.NDArray[np.bool_]:
+    invalid_B = np.zeros(len(array), dtype=np.bool_)
+    if is_ragged(array.type):
+        values, offsets_B1 = _ragged(array)
+        is_null = _find_item_nulls(values)
+        if is_null is not None:
+            invalid_B[np.repeat(np.arange(len(array)), np.diff(offsets_B1))[is_null]] = True
+        return invalid_B
+    size = 1
+    items = array
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        items = array.values.slice(array.offset * size, len(array) * size)
+        if array.null_count and not pa.types.is_floating(plain_type(items.type)):
+            invalid_B |= array.is_null().to_numpy(zero_copy_only=False)
+    is_null = _find_item_nulls(items)
+    if is_null is not None:
+        invalid_B |= is_null.reshape(len(array), size).any(axis=1)
+    return invalid_B
+
+
+def _find_item_nulls(items: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Return which items are null; None if none is, or a null is NaN."""
+    items = _plain_array(items)
+    if items.null_count == 0 or pa.types.is_floating(items.type):
+        return None
+    is_null: npt.NDArray[np.bool_] = items.is_null().to_numpy(zero_copy_only=False)
+    return is_null
+
+
 def plain_type(data_type: pa.DataType) -> pa.DataType:
     """The type of a column once dictionaries, runs and extensions are decoded."""
     while True:

@@ -438,11 +438,6 @@ class OpenedModel(Protocol):
         ...
 
     @property
-    def takes_nulls(self) -> frozenset[str]:
-        """The inputs in which a null has a meaning to the model."""
-        ...
-
-    @property
     def calls_user_code(self) -> bool:
         """True if Python code of the user runs for each batch."""
         ...
@@ -455,6 +450,10 @@ class OpenedModel(Protocol):
     @property
     def note(self) -> str:
         """The model's origin, for people."""
+        ...
+
+    def find_invalid(self, rows: pa.Table) -> Mapping[str, npt.NDArray[np.bool_]]:
+        """Return, by input, which rows have a null that the model cannot take."""
         ...
 
     def load(self) -> Scorer:

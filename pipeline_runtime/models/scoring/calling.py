@@ -20,7 +20,7 @@ from pipeline_runtime.batches import to_device, to_tensors
 from pipeline_runtime.errors import LastmileError, StepError, TrainingError
 from pipeline_runtime.steps.base import ModelRequest, Scorer
 from pipeline_runtime.steps.checks import broken
-from pipeline_runtime.steps.predict.batch_sizes import OutOfMemory
+from pipeline_runtime.steps.predict.batch_sizes import OutOfMemory, check_rows
 from pipeline_runtime.steps.predict.transform import to_array
 
 Device = Literal["Auto", "CPU", "CUDA"]
@@ -66,7 +66,7 @@ def build_options(request: ModelRequest, *, is_logit: bool) -> Options:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class TensorScorer:
     """Calls a module, or another callable, with a dict of tensors by column."""
 
@@ -126,7 +126,7 @@ class TensorScorer:
         return np.array(value.detach().cpu().numpy())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class ArrowScorer:
     """Calls a callable with an Arrow table."""
 
@@ -180,12 +180,15 @@ def check_on_sample(scorer: Scorer, sample: pa.Table, types: Mapping[str, pa.Dat
 
     Raises StepError if it raises, or its outputs are not as declared.
     """
-    for name, values in scorer(sample).items():
-        if len(values) != sample.num_rows:
-            raise StepError(
-                f"the output {name!r} must have a value for each of a batch's {sample.num_rows} "
-                f"rows, but has {len(values)}; correct the model"
-            )
+    try:
+        found = scorer(sample)
+    except (OutOfMemory, MemoryError) as error:
+        raise StepError(
+            f"the model does not fit into the memory with a batch of {sample.num_rows} rows "
+            f"({error}); run where there is more memory, or use a smaller model"
+        ) from error
+    for name, values in found.items():
+        check_rows(name, values, sample.num_rows)
         to_array(name, types[name], values)
 
 

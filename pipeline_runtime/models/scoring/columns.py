@@ -1,13 +1,14 @@
-"""The columns of a model's inputs: a sample of them, and those in which a null has a meaning."""
+"""The columns of a model's inputs: a sample of them, and the rows that no model can take."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline_runtime.arrays.conversion import check_tensor_schema, is_ragged, plain_type
+from pipeline_runtime.arrays.conversion import check_tensor_schema, find_invalid_rows
 from pipeline_runtime.steps.checks import Checks, find_field
 
 # Several rows, since a model may drop the dimension of a single one.
@@ -32,13 +33,10 @@ def check_tensors(schema: pa.Schema, field: str = "inputs") -> None:
     checks.finish()
 
 
-def find_nullable(schema: pa.Schema) -> frozenset[str]:
-    """Return the columns whose nulls have a tensor: a float is NaN, a list is empty."""
-    return frozenset(
-        field.name
-        for field in schema
-        if pa.types.is_floating(plain_type(field.type)) or is_ragged(field.type)
-    )
+def find_invalid(rows: pa.Table) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return, by column, which rows have a null that no tensor has: a null float is NaN."""
+    found = {name: find_invalid_rows(rows.column(name)) for name in rows.schema.names}
+    return {name: invalid for name, invalid in found.items() if invalid is not None}
 
 
 def build_zeros(schema: pa.Schema) -> pa.Table:

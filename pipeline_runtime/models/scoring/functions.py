@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from pipeline_runtime.models.scoring.calling import (
     ArrowScorer,
     Options,
@@ -20,7 +24,7 @@ from pipeline_runtime.models.scoring.columns import (
     build_zeros,
     check_tensors,
     choose_inputs,
-    find_nullable,
+    find_invalid,
 )
 from pipeline_runtime.models.scoring.loaded import load_once
 from pipeline_runtime.steps.base import ModelRequest, Scorer, Transform
@@ -35,7 +39,6 @@ class FunctionModel:
     function: str
     arguments: Mapping[str, Any]
     inputs: tuple[str, ...]
-    takes_nulls: frozenset[str]
     options: Options
     form: Literal["Torch", "Arrow"]
     steps: tuple[Transform, ...] = ()
@@ -52,10 +55,17 @@ class FunctionModel:
     def note(self) -> str:
         return self.function
 
-    def load(self) -> Scorer:
-        """Call the function, once per process. Raises a broken rule, or StepError."""
+    def find_invalid(self, rows: pa.Table) -> Mapping[str, npt.NDArray[np.bool_]]:
+        return find_invalid(rows) if self.form == "Torch" else {}
+
+    def load(self, *, anew: bool = False) -> Scorer:
+        """Call the function, once per process and plan. Raises a broken rule, or StepError.
+
+        Args:
+            anew: True to call it again; a notebook may have trained the model since.
+        """
         key = (self.function, json.dumps(self.arguments, sort_keys=True), self.options, self.form)
-        return load_once(key, self._load)
+        return load_once(key, self._load, anew=anew)
 
     def _load(self) -> Scorer:
         function = load_function(self.function)
@@ -90,12 +100,11 @@ def open_function(request: ModelRequest) -> FunctionModel:
         function=model.function,
         arguments=dict(model.options or {}),
         inputs=tuple(inputs.names),
-        takes_nulls=find_nullable(inputs) if model.format == "Torch" else frozenset(inputs.names),
         options=build_options(request, is_logit=False),
         form=model.format,
     )
     checks = Checks("")
     with checks.at("function"):
-        check_on_sample(opened.load(), build_zeros(inputs), request.types)
+        check_on_sample(opened.load(anew=True), build_zeros(inputs), request.types)
     checks.finish()
     return opened

@@ -8,12 +8,18 @@ from collections.abc import Callable, Hashable
 from pipeline_runtime.steps.base import Scorer
 
 _LOADED: dict[Hashable, Scorer] = {}
-_LOCK = threading.Lock()
+_LOCK = threading.RLock()  # the user's function may score rows itself
 
 
-def load_once(key: Hashable, load: Callable[[], Scorer]) -> Scorer:
-    """Return the model of this key; load it if it is not there yet."""
+def load_once(key: Hashable, load: Callable[[], Scorer], *, anew: bool = False) -> Scorer:
+    """Return the model of this key; load it if it is not there yet.
+
+    Args:
+        anew: True to drop the model that is there, whose weights may have changed since.
+    """
     with _LOCK:
+        if anew:
+            _LOADED.pop(key, None)
         if key not in _LOADED:
             _LOADED[key] = load()
         return _LOADED[key]

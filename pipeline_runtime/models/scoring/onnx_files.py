@@ -7,14 +7,16 @@ An input of the model is the tensor of a column, named as in a batch of torch: a
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline_runtime.arrays.conversion import OFFSETS_SUFFIX, VALUES_SUFFIX, to_arrays
+from pipeline_runtime.arrays.conversion import OFFSETS_SUFFIX, ROW_WEIGHT, VALUES_SUFFIX, to_arrays
 from pipeline_runtime.errors import StepError, TrainingError
 from pipeline_runtime.iceberg.pins import ModelPin
 from pipeline_runtime.models.scoring.calling import check_on_sample, describe_failure, name_outputs
@@ -22,19 +24,25 @@ from pipeline_runtime.models.scoring.columns import (
     build_zeros,
     check_tensors,
     choose_inputs,
-    find_nullable,
+    find_invalid,
 )
 from pipeline_runtime.models.scoring.loaded import load_once
 from pipeline_runtime.sources import Location, Opening, open_location
 from pipeline_runtime.sources.stores import read_file
 from pipeline_runtime.steps.base import ModelRequest, Scorer, Transform
 from pipeline_runtime.steps.checks import Checks, broken
+from pipeline_runtime.steps.predict.batch_sizes import OutOfMemory
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 # The format itself bounds a file without external data to 2 GiB.
 _MAX_BYTES = 2 << 30
+# The message of onnxruntime's allocators.
+_NO_MEMORY = "Failed to allocate memory"
+# A file's tensors may be in other files, beside it. Their digests would not be known, and they
+# could be any files of this machine, so they are looked up where no file can be.
+_NO_FOLDER = os.devnull
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +53,6 @@ class OnnxModel:
     sha256: str
     outputs: tuple[str, ...]
     inputs: tuple[str, ...]
-    takes_nulls: frozenset[str]
     device: str
     is_logit: bool
     steps: tuple[Transform, ...] = ()
@@ -57,6 +64,9 @@ class OnnxModel:
     @property
     def note(self) -> str:
         return f"{self.place.uri}, sha256 {self.sha256[:12]}"
+
+    def find_invalid(self, rows: pa.Table) -> Mapping[str, npt.NDArray[np.bool_]]:
+        return find_invalid(rows)
 
     def load(self) -> Scorer:
         """Return the session of this process. Raises StepError if the file was changed."""
@@ -78,7 +88,7 @@ class OnnxModel:
         return OnnxScorer(session=session, outputs=self.outputs, is_logit=self.is_logit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class OnnxScorer:
     """Runs a session on the arrays of a batch."""
 
@@ -92,15 +102,34 @@ class OnnxScorer:
             arrays = to_arrays(table, weight_column=None, label_column=None)
         except TrainingError as error:
             raise StepError(str(error)) from error
-        inputs = {each.name: arrays[each.name] for each in self.session.get_inputs()}
+        inputs = {}
+        for each in self.session.get_inputs():
+            if each.name not in arrays:
+                raise StepError(
+                    f"the model's input {each.name!r} must be a tensor of the columns, which are "
+                    f"{', '.join(name for name in arrays if name != ROW_WEIGHT)}; rename the "
+                    "input, or make lists equally long with padSequence"
+                )
+            inputs[each.name] = arrays[each.name]
+        names = {each.name for each in self.session.get_outputs()}
+        wanted = list(self.outputs) if names.issuperset(self.outputs) else None
         try:
-            found = self.session.run(None, inputs)
+            found = self.session.run(wanted, inputs)
         except Exception as error:  # onnxruntime has no common class of its errors
+            _, is_memory, size = str(error).partition(_NO_MEMORY)
+            if is_memory:
+                raise OutOfMemory(f"{_NO_MEMORY}{size.rstrip()}") from error
             raise describe_failure(error) from error
         named = name_outputs(found, self.outputs)
-        return {name: self._finish(value) for name, value in named.items()}
+        return {name: self._finish(name, value) for name, value in named.items()}
 
-    def _finish(self, values: np.ndarray) -> np.ndarray:
+    def _finish(self, name: str, values: Any) -> np.ndarray:
+        if not isinstance(values, np.ndarray):
+            names = ", ".join(each.name for each in self.session.get_outputs())
+            raise StepError(
+                f"the output {name!r} must be a tensor, but is a {type(values).__name__}; name "
+                f"another one of {names}, or export the model without maps and sequences"
+            )
         if self.is_logit:  # the two halves keep exp from overflowing
             small = np.exp(-np.abs(values))
             values = np.where(values >= 0, 1, small) / (1 + small)
@@ -117,7 +146,10 @@ def open_session(content: bytes, device: str) -> InferenceSession:
         ) from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # a data worker calls a model from a thread per core
-    options.log_severity_level = 3  # errors alone; they are raised too
+    options.log_severity_level = 4  # errors are raised, so they are not printed too
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", _NO_FOLDER
+    )
     wanted = ["CUDAExecutionProvider", "CPUExecutionProvider"] if device != "CPU" else []
     available = onnxruntime.get_available_providers()
     if device == "CUDA" and wanted[0] not in available:
@@ -129,8 +161,11 @@ def open_session(content: bytes, device: str) -> InferenceSession:
     try:
         return onnxruntime.InferenceSession(content, options, providers=providers)
     except Exception as error:  # onnxruntime has no common class of its errors
+        advice = "save it again"
+        if "external data" in str(error).lower():
+            advice = "its tensors are in other files: save it with all tensors in one file"
         raise broken(
-            f"must be a model in ONNX's format that onnxruntime can load, but: {error}"
+            f"must be a model in ONNX's format that onnxruntime can load, but: {error}; {advice}"
         ) from error
 
 
@@ -164,7 +199,6 @@ def open_onnx(request: ModelRequest, opening: Opening) -> OnnxModel:
         sha256=sha256,
         outputs=tuple(request.types),
         inputs=tuple(inputs.names),
-        takes_nulls=find_nullable(inputs),
         device=request.device,
         is_logit=model.activation == "Sigmoid",
     )

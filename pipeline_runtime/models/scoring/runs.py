@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import fs as pafs
 
@@ -29,7 +31,7 @@ from pipeline_runtime.models.scoring.calling import (
     build_options,
     check_on_sample,
 )
-from pipeline_runtime.models.scoring.columns import build_zeros, find_nullable
+from pipeline_runtime.models.scoring.columns import build_zeros, find_invalid
 from pipeline_runtime.models.scoring.loaded import load_once
 from pipeline_runtime.models.scoring.preprocessing import bind_preprocessing
 from pipeline_runtime.runs.listing import read_run
@@ -59,11 +61,13 @@ class TrainedModel:
     name: str
     sha256: str
     inputs: tuple[str, ...]
-    takes_nulls: frozenset[str]
     options: Options
     steps: tuple[Transform, ...]
     note: str
     calls_user_code: bool
+
+    def find_invalid(self, rows: pa.Table) -> Mapping[str, npt.NDArray[np.bool_]]:
+        return find_invalid(rows)
 
     def load(self) -> Scorer:
         """Return the module of this process. Raises StepError if the checkpoint is gone."""
@@ -251,7 +255,6 @@ def _bind(request: ModelRequest, loaded: LoadedModel, store: CheckpointStore) ->
         name=header.name,
         sha256=_hash_model(header),
         inputs=tuple(names),
-        takes_nulls=find_nullable(inputs),
         options=build_options(request, is_logit=entrypoint == BUILT_IN_ENTRYPOINT),
         steps=steps,
         note=f"{request.model.name}: {run or header.uri}, {header.name}, "

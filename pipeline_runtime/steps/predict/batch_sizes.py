@@ -8,11 +8,13 @@ is there. A batch that exceeds the memory is halved, and so are all that follow.
 from __future__ import annotations
 
 import resource
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -72,8 +74,10 @@ class Choice:
         self.size, self.is_final = max(1, num_rows // 2), True
 
 
-# By the model in memory and the size in the manifest.
-_CHOICES: dict[tuple[int, BatchSize], Choice] = {}
+# Of each model in memory, by the size in the manifest.
+_CHOICES: WeakKeyDictionary[Scorer, dict[BatchSize, Choice]] = WeakKeyDictionary()
+# Several threads measure a model at once.
+_LOCK = threading.Lock()
 
 
 def run_in_batches(
@@ -89,14 +93,15 @@ def run_in_batches(
     """
     is_auto = batch_size == "Auto"
     first = Choice(_SIZES[0] if is_auto else int(batch_size), is_final=not is_auto)
-    choice = _CHOICES.setdefault((id(scorer), batch_size), first)
+    with _LOCK:
+        choice = _CHOICES.setdefault(scorer, {}).setdefault(batch_size, first)
     return list(_run(scorer, rows, choice))
 
 
 def _run(scorer: Scorer, rows: pa.Table, choice: Choice) -> Iterator[Mapping[str, Any]]:
     start = 0
     while start < rows.num_rows:
-        batch = rows.slice(start, choice.size)
+        batch = rows.slice(start, choice.size)  # which another thread may change
         began, peak = time.perf_counter(), _read_peak_bytes()
         try:
             outputs = scorer(batch)
@@ -109,15 +114,26 @@ def _run(scorer: Scorer, rows: pa.Table, choice: Choice) -> Iterator[Mapping[str
             choice.halve(batch.num_rows)
             continue
         for name, values in outputs.items():
-            if len(values) != batch.num_rows:
-                raise StepError(
-                    f"the output {name!r} must have a value for each of the batch's "
-                    f"{batch.num_rows:,} rows, but has {len(values):,}; correct the model"
-                )
+            check_rows(name, values, batch.num_rows)
         seconds = time.perf_counter() - began
-        choice.record(batch.num_rows, seconds, _read_peak_bytes() - peak)
+        with _LOCK:
+            choice.record(batch.num_rows, seconds, _read_peak_bytes() - peak)
         start += batch.num_rows
         yield outputs
+
+
+def check_rows(name: str, values: Any, num_rows: int) -> None:
+    """Raise StepError unless an output has a value for each row of a batch."""
+    try:
+        count = len(values)
+    except TypeError:
+        count = None
+    if count != num_rows:
+        found = "is a single value" if count is None else f"has {count:,}"
+        raise StepError(
+            f"the output {name!r} must have a value for each of a batch's {num_rows:,} rows, but "
+            f"{found}; correct the model"
+        )
 
 
 def _read_peak_bytes() -> int:

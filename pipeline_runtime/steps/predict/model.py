@@ -56,7 +56,8 @@ class PredictModel(SpecModel):
     checkpoint: ModelFile | None = None
     """The same, by the folder of a run or of one checkpoint."""
     onnx: ModelFile | None = None
-    """A file in ONNX's format, run by onnxruntime. Its inputs are columns of the same names."""
+    """A file in ONNX's format, run by onnxruntime. Its inputs are columns of the same names; its
+    outputs are taken by their names, or in order if those are others."""
     function: ImportPath | None = None
     """`package.module:function`, called once per process with `options`. It returns the model: a
     torch module or another callable, which takes a batch of tensors by column and returns a tensor,
@@ -73,7 +74,7 @@ class PredictModel(SpecModel):
         Field(min_length=1, max_length=MAX_OUTPUTS),
         AfterValidator(check_unique_names),
     ]
-    """Columns that the model makes, in the order in which it returns them."""
+    """Columns that the model makes, in the order in which it returns them, or by their names."""
     preprocessing: Literal["Run", "None"] = "Run"
     """`Run`: the model's inputs are computed from the step's input as the run computed them, by the
     steps of its pipeline that change no rows. `None`: the step's input has them already."""

@@ -165,9 +165,7 @@ def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> dict[st
     opened = model.opened
     try:
         features = _prepare(opened, table)
-        valid = _find_complete(features, opened.takes_nulls)
-        if valid is not None and not model.fills:
-            _refuse_nulls(features, opened.takes_nulls)
+        valid = _find_valid(opened, features, fills=model.fills)
         rows = features if valid is None else features.filter(valid)
         load = opened.load
         parts = run_in_batches(load(), rows, batch_size, model.path) if rows.num_rows else []
@@ -206,26 +204,20 @@ def _prepare(opened: OpenedModel, table: pa.Table) -> pa.Table:
     return features.select(list(opened.inputs))
 
 
-def _find_complete(features: pa.Table, takes_nulls: frozenset[str]) -> pa.ChunkedArray | None:
-    """Return which rows have all values that the model needs; None if all have."""
-    valid = None
-    for name in features.schema.names:
-        column = features.column(name)
-        if column.null_count and name not in takes_nulls:
-            known = column.is_valid()
-            valid = known if valid is None else pc.and_(valid, known)
-    return valid
+def _find_valid(opened: OpenedModel, features: pa.Table, *, fills: bool) -> pa.Array | None:
+    """Return which rows the model can take; None if it can take all.
 
-
-def _refuse_nulls(features: pa.Table, takes_nulls: frozenset[str]) -> None:
-    for name in features.schema.names:
-        count = features.column(name).null_count
-        if count and name not in takes_nulls:
+    Raises StepError if it cannot take all, and `fills` is false.
+    """
+    found = opened.find_invalid(features)
+    for name, invalid in found.items():
+        if not fills:
             raise StepError(
-                f"the input {name!r} must have no null, but has {count:,} in "
-                f"{features.num_rows:,} rows; fill or filter them in a step before, or set "
-                "onInvalid: SetNull"
+                f"the input {name!r} must have no null, but has one in "
+                f"{np.count_nonzero(invalid):,} of {features.num_rows:,} rows; fill or filter them "
+                "in a step before, or set onInvalid: SetNull"
             )
+    return pa.array(~np.logical_or.reduce(list(found.values()))) if found else None
 
 
 def _join(

@@ -40,7 +40,7 @@ def build_linear(weight=2.0):
 
 def build(kind="double"):
     def call(batch):
-        x = batch["x"]
+        x = batch.get("x")
         if kind == "double":
             return 2 * x
         if kind == "two":
@@ -67,6 +67,15 @@ def build(kind="double"):
             return x.mul_(2)
         if kind == "same buffer":
             return BUFFER[: len(x)].copy_(x)
+        if kind == "scalar":
+            return x.mean()
+        if kind == "sums":
+            offsets = batch["x.offsets"]
+            return torch.stack([batch["x.values"][a:b].sum() for a, b in zip(offsets, offsets[1:])])
+        if kind == "first":
+            return x[:, 0]
+        if kind == "same":
+            return x
         if kind == "one column":
             return x[:, None]
         raise AssertionError(kind)
@@ -76,6 +85,12 @@ BUFFER = torch.zeros(16)
 
 def build_upper():
     return lambda table: pa.compute.utf8_upper(table["name"])
+
+WEIGHT = 1.0
+
+def build_weight():
+    weight = WEIGHT
+    return lambda batch: batch["x"] * weight
 
 def build_number():
     return 3
@@ -236,11 +251,45 @@ def test_rows_with_nan_become_null_if_wanted() -> None:
 def test_a_null_that_no_tensor_holds_is_invalid() -> None:
     table = pa.table({"x": pa.array([1, None, 3], pa.int64())})
     outputs = [{"name": "y", "type": "int64"}]
-    with pytest.raises(StepError, match="'x' must have no null, but has 1 in 3 rows"):
+    with pytest.raises(StepError, match="'x' must have no null, but has one in 1 of 3 rows"):
         bind_function(table.schema, outputs=outputs)(table)
     filled = bind_function(table.schema, outputs=outputs, onInvalid="SetNull")
     assert filled(table)["y"].to_pylist() == [2, None, 6]
     assert filled(table.slice(1, 1))["y"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "wanted"),
+    [
+        ("sums", pa.array([[1], [2, None], None, [4, 5]], pa.list_(pa.int64())), [1, None, 0, 9]),
+        ("first", pa.array([[1], [None], None, [4]], pa.list_(pa.int64(), 1)), [1, None, None, 4]),
+        (
+            "same",
+            pa.DictionaryArray.from_arrays([0, 1, None, 0], pa.array([7, None], pa.int64())),
+            [7, None, None, 7],
+        ),
+    ],
+)
+def test_nulls_within_values_are_invalid(
+    kind: str, values: pa.Array, wanted: list[int | None]
+) -> None:
+    table = pa.table({"x": pa.chunked_array([values, values])})
+    outputs = [{"name": "y", "type": "int64"}]
+    step = bind_function(table.schema, kind, outputs=outputs, onInvalid="SetNull")
+    assert step(table)["y"].to_pylist() == 2 * wanted
+    assert step(table.slice(1, 5))["y"].to_pylist() == (2 * wanted)[1:6]
+    with pytest.raises(StepError, match="set onInvalid: SetNull"):
+        bind_function(table.schema, kind, outputs=outputs)(table)
+
+
+def test_a_model_is_loaded_anew_for_each_plan() -> None:
+    program = sys.modules["scoring_program"]
+    given: dict[str, Any] = {"function": "scoring_program:build_weight", "inputs": ["x"]}
+    first = bind_function(TEN.schema, **given)
+    assert first(TEN)["y"].to_pylist() == list(range(10))
+    program.WEIGHT = 2.0  # type: ignore[attr-defined]  # as a notebook trains on
+    second = bind_function(TEN.schema, **given)
+    assert second(TEN)["y"].to_pylist() == [2.0 * i for i in range(10)]
 
 
 def test_a_null_float_is_nan_to_the_model() -> None:
@@ -289,6 +338,7 @@ def test_auto_takes_the_fastest_size_that_fits(
         ("two", {}, "must return the output 'y', as declared, but returned b, a, other"),
         ("short", {}, "must have a value for each of a batch's 4 rows, but has 3"),
         ("raises", {}, "the model raised KeyError: 'no such weight'"),
+        ("scalar", {}, "for each of a batch's 4 rows, but is a single value"),
         ("list", {}, "must be a tensor or an array, but is a list"),
         ("double", {"function": "scoring_program:no"}, "function: must name a function"),
         ("double", {"function": "scoring_program:fail"}, "OSError: the weights are gone"),
@@ -444,6 +494,94 @@ def test_an_exported_model_runs_as_onnx(built_in_run: Path, tmp_path: Path) -> N
     (tmp_path / "model.onnx").write_bytes(b"another")
     with pytest.raises(ManifestError, match="must be the file that this run began with"):
         bind(table.schema, tmp_path, opening, models=[model])
+
+
+def write_onnx(path: Path, kind: str) -> None:
+    """Write a model of x, float [n], in ONNX's format."""
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
+    kept, nodes, inputs, outputs = [], [], ["x"], ["y"]
+    match kind:
+        case "two":  # in another order than in the manifest
+            outputs = ["b", "a"]
+            nodes = [
+                helper.make_node("Identity", ["x"], ["a"]),
+                helper.make_node("Neg", ["x"], ["b"]),
+            ]
+        case "memory":
+            kept = [
+                helper.make_tensor("k", kinds.INT64, [1], [1 << 44]),
+                helper.make_tensor("three", kinds.INT64, [1], [3]),
+                helper.make_tensor("one", kinds.INT64, [1], [1]),
+            ]
+            nodes = [  # 16 TiB for each row above three
+                helper.make_node("Shape", ["x"], ["rows"]),
+                helper.make_node("Div", ["rows", "three"], ["thirds"]),
+                helper.make_node("Div", ["thirds", "three"], ["many"]),
+                helper.make_node("Mul", ["many", "k"], ["size"]),
+                helper.make_node("Max", ["size", "one"], ["some"]),
+                helper.make_node("ConstantOfShape", ["some"], ["zeros"]),
+                helper.make_node("ReduceSum", ["zeros"], ["zero"], keepdims=0),
+                helper.make_node("Add", ["x", "zero"], ["y"]),
+            ]
+        case "external":
+            weight = onnx.TensorProto(name="w", data_type=kinds.FLOAT, dims=[4], data_location=1)
+            weight.external_data.add(key="location", value="weights.bin")
+            kept = [weight]
+            nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+        case "sequence":
+            nodes = [helper.make_node("SequenceConstruct", ["x"], ["y"])]
+        case "list":
+            inputs = ["list"]
+            nodes = [helper.make_node("Identity", ["list"], ["y"])]
+    build = helper.make_tensor_value_info
+    if kind == "sequence":
+        results = [helper.make_tensor_sequence_value_info("y", kinds.FLOAT, ["n"])]
+    else:
+        results = [build(name, kinds.FLOAT, ["n"]) for name in outputs]
+    graph = helper.make_graph(
+        nodes, "graph", [build(name, kinds.FLOAT, ["n"]) for name in inputs], results, kept
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+
+
+def bind_onnx(folder: Path, kind: str, outputs: str = "y", **step: Any) -> Transform:
+    write_onnx(folder / "model.onnx", kind)
+    names = [{"name": name, "type": "float32"} for name in outputs.split()]
+    model = {"name": "m", "onnx": {"uri": "model.onnx"}, "outputs": names}
+    schema = TEN.schema.append(pa.field("list", pa.list_(pa.float32())))
+    return bind(schema, folder, models=[model], **step)
+
+
+def test_onnx_outputs_come_by_name(tmp_path: Path) -> None:
+    scored = bind_onnx(tmp_path, "two", "a b")(TEN)
+    assert scored["a"].to_pylist() == list(range(10))
+    assert scored["b"].to_pylist() == [-i for i in range(10)]
+    assert bind_onnx(tmp_path, "two", "b")(TEN)["b"].to_pylist() == [-i for i in range(10)]
+    assert bind_onnx(tmp_path, "two", "p q")(TEN)["q"].to_pylist() == list(range(10))
+
+
+def test_onnx_batches_without_memory_are_halved(tmp_path: Path) -> None:
+    assert bind_onnx(tmp_path, "memory", batchSize=10)(TEN)["y"].to_pylist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("external", "save it with all tensors in one file"),
+        ("sequence", "'y' must be a tensor, but is a list; name"),
+        ("list", "input 'list' must be a tensor of the columns, which are list.values, list.off"),
+    ],
+)
+def test_onnx_files_that_cannot_be_called_are_refused(
+    kind: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(bytes(16))
+    with pytest.raises(ManifestError) as caught:
+        bind_onnx(tmp_path, kind)
+    assert problem in str(caught.value)
 
 
 def build_every_type() -> pa.Table:

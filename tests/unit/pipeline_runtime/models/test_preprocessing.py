@@ -1,16 +1,18 @@
 """The steps of a run that preprocess the rows for its model, and those that do not."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import CheckpointError, ManifestError, StepError
 from pipeline_runtime.models.scoring.preprocessing import bind_preprocessing, choose_steps
+from pipeline_runtime.plan.side_table_loading import open_side_table
 from pipeline_runtime.sources import Opening
 from pipeline_runtime.steps.base import BindContext, ModelRequest, Scorer, Transform
 from pipeline_runtime.steps.binding import bind_step
@@ -118,20 +120,18 @@ class Preprocessed:
 
     steps: tuple[Transform, ...]
     inputs: tuple[str, ...] = ("x",)
-    takes_nulls: frozenset[str] = field(default=frozenset("x"))
     calls_user_code: bool = False
     sha256: str = ""
     note: str = ""
+
+    def find_invalid(self, _: pa.Table) -> dict[str, Any]:
+        return {}
 
     def load(self) -> Scorer:
         return lambda table: {"y": table["x"].to_numpy().astype(np.float32)}
 
 
 def test_a_join_that_drops_one_row_and_repeats_another_fails(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    from pipeline_runtime.plan.side_table_loading import open_side_table
-
     pq.write_table(pa.table({"user": [1, 1], "x": [1.0, 2.0]}), tmp_path / "users.parquet")
     opening = Opening(storage_root=str(tmp_path))
     join = Step.model_validate({"join": JOIN | {"how": "Inner"}}, strict=False)
