@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pipeline_runtime.feed.local.process_readers import ProcessReaders
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
@@ -21,7 +22,8 @@ def open_local_writers(plan: Plan, stream: Stream) -> Iterator[Writers]:
     merge = MergeInThreads(num_writers)
     if plan.feed.may_be_threads:
         threads = ThreadReaders(streams={ROLE: stream}, num_threads=num_writers)
-        yield Writers(feed=threads, merge=merge)
+        with _limit_torch():
+            yield Writers(feed=threads, merge=merge)
         return
     processes = ProcessReaders(
         streams={ROLE: stream}, sending=Sending.of(plan), num_readers=num_writers
@@ -30,3 +32,15 @@ def open_local_writers(plan: Plan, stream: Stream) -> Iterator[Writers]:
         yield Writers(feed=processes, merge=merge)
     finally:
         processes.close()
+
+
+def _limit_torch() -> AbstractContextManager[None]:
+    """Have a torch model compute with one thread, since there is a writer for each core.
+
+    A plan that calls such a model has imported torch.
+    """
+    if "torch" not in sys.modules:
+        return nullcontext()
+    from pipeline_runtime.training.ranks.local_runtime import one_torch_thread
+
+    return one_torch_thread()
