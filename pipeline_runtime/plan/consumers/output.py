@@ -18,6 +18,7 @@ from pipeline_runtime.plan.model import FeedChoice, Plan, Stage, StreamPlan
 from pipeline_runtime.sources.partition_names import find_name_fault, find_partition_type
 from pipeline_runtime.steps.base import is_internal, public_schema
 from pipeline_runtime.steps.checks import unknown_column
+from pipeline_runtime.steps.rename.model import RenameStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,12 @@ class OutputConsumer(TakesInOrder):
     def _find_key_and_scores(self, schema: pa.Schema) -> tuple[str, ...]:
         """Return the row key and the columns that models made. Raises ManifestError without one."""
         key = self.spec.dataset.row_key or ()
-        made = [name for step in self.spec.pipeline for name in step.config.find_scores()]
+        made: list[str] = []
+        for step in self.spec.pipeline:
+            if isinstance(step.config, RenameStep):
+                new_names = {column.name: column.new_name for column in step.config.columns}
+                made = [new_names.get(name, name) for name in made]
+            made += step.config.find_scores()
         scores = [name for name in made if name in schema.names]
         problems = []
         if not key:

@@ -141,27 +141,28 @@ def _read_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def find_free_bytes() -> int:
+def find_free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the memory that is free for this process: of the machine, or of its container."""
-    free = [_read_field("/proc/meminfo", "MemAvailable:") * 1024]
-    limit, usage = _read_number("/sys/fs/cgroup/memory.max"), 0
+    free = [_read_field(Path("/proc/meminfo"), "MemAvailable:") * 1024]
+    limit = _read_number(cgroup / "memory.max")
     if limit:
-        usage = _read_number("/sys/fs/cgroup/memory.current")
-        free.append(limit - usage)
+        # The cache of files that were read counts as used, but is dropped when memory is needed.
+        cached = _read_field(cgroup / "memory.stat", "inactive_file ")
+        free.append(limit - _read_number(cgroup / "memory.current") + cached)
     return max(0, min(free))
 
 
-def _read_field(path: str, name: str) -> int:
+def _read_field(path: Path, name: str) -> int:
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith(name)), 0)
 
 
-def _read_number(path: str) -> int:
+def _read_number(path: Path) -> int:
     """Return the number in a file; 0 if there is none, or no limit."""
     try:
-        return int(Path(path).read_text())
+        return int(path.read_text())
     except (OSError, ValueError):
         return 0

@@ -329,6 +329,13 @@ def test_auto_takes_the_fastest_size_that_fits(
     assert choice.size == size
 
 
+def test_cached_files_are_free_memory(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("990\n")
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 800\nactive_file 90\n")
+    assert batch_sizes.find_free_bytes(tmp_path) == 810
+
+
 @pytest.mark.parametrize(
     ("kind", "model", "problem"),
     [

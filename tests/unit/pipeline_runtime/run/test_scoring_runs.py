@@ -14,11 +14,13 @@ import yaml
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.plan.consumers.output import OutputConsumer
 from pipeline_runtime.report import load_summary
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import Finished, run_experiment
 
 ROWS = 2000
+OUTPUTS = [{"name": "a", "type": "float32"}, {"name": "b", "type": "float32"}]
 SMALL = {"hashSize": 64, "embeddingDim": 4, "hidden": [8]}
 
 
@@ -47,13 +49,17 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(root: Path, name: str, spec: dict[str, Any], *, resume: bool = False) -> Finished:
-    document = {
+def build_document(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
         "apiVersion": "experiments.lastmile.dev/v1alpha1",
         "kind": "DatasetExperiment",
         "metadata": {"name": name},
         "spec": {"dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]}, **spec},
     }
+
+
+def run(root: Path, name: str, spec: dict[str, Any], *, resume: bool = False) -> Finished:
+    document = build_document(name, spec)
     options = RunOptions(
         output=root / "reports" / name, folder_per_run=True, storage_root=str(root), resume=resume
     )
@@ -131,6 +137,19 @@ def test_key_and_score_reads_no_other_column(root: Path) -> None:
     assert "big" not in plan["readColumns"]
     assert "clicks" not in plan["readColumns"]
     assert table["score"].to_pylist() == read(root, "all")["score"].to_pylist()
+
+
+def test_key_and_score_has_renamed_scores() -> None:
+    predict = {"models": [{"name": "m", "onnx": {"uri": "m"}, "outputs": OUTPUTS}]}
+    rename = {"columns": [{"name": "a", "newName": "score"}, {"name": "id", "newName": "key"}]}
+    spec = {
+        "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["key"]},
+        "pipeline": [{"predict": predict}, {"rename": rename}],
+        "output": {"layout": "KeyAndScore", "parquet": {"uri": "out/"}},
+    }
+    experiment = parse_experiment(build_document("renamed", spec))
+    schema = pa.schema({"key": pa.int64(), "score": pa.float32(), "b": pa.float32()})
+    assert OutputConsumer(spec=experiment.spec).find_columns(schema) == ("key", "score", "b")
 
 
 def test_key_and_score_refuses_repeated_rows(root: Path) -> None:
