@@ -70,7 +70,8 @@ def test_the_file_holds_the_sketched_shape(tmp_path: Path) -> None:
     assert set(document) == {
         *("version", "experiment", "run", "seeds", "versions", "machine", "dataset", "steps"),
         *("evaluationSteps", "training", "throughput", "timeShares", "checksum", "order"),
-        *("checkpoints", "output", "measures", "snapshots", "materialization", "warnings"),
+        *("checkpoints", "output", "measures", "snapshots", "models", "materialization"),
+        "warnings",
     }
 
 
