@@ -132,7 +132,8 @@ class OnnxScorer:
             )
         if self.is_logit:  # the two halves keep exp from overflowing
             small = np.exp(-np.abs(values))
-            values = np.where(values >= 0, 1, small) / (1 + small)
+            scores: np.ndarray = np.where(values >= 0, 1, small) / (1 + small)
+            return scores
         return values
 
 
