@@ -79,7 +79,7 @@ class Predict(BoundStep):
 
     @property
     def way(self) -> str:
-        return "; ".join(model.opened.note for model in self.models)
+        return "; ".join(map(_describe, (model.opened for model in self.models)))
 
     @classmethod
     def bind(
@@ -150,6 +150,11 @@ def _parse_output(name: str, *, is_any: bool) -> pa.DataType:
             "it in a step after"
         )
     return found
+
+
+def _describe(opened: OpenedModel) -> str:
+    kinds = ", ".join(step.kind for step in opened.steps)
+    return f"{opened.note}, preprocessed by {kinds}" if kinds else opened.note
 
 
 def _find_inputs(opened: OpenedModel) -> frozenset[str]:

@@ -152,6 +152,7 @@ def test_a_join_that_drops_one_row_and_repeats_another_fails(tmp_path: Path) -> 
         Step.model_validate({"predict": {"models": [model]}}, strict=False), table.schema, context
     )
     assert step.digests  # of the side table
+    assert step.way == ", preprocessed by join"
     assert step(table.slice(0, 0)).num_rows == 0
     with pytest.raises(StepError, match="made 2 rows of 2, and dropped or repeated some"):
         step(table)
