@@ -69,19 +69,11 @@ def load_average() -> float:
 
 def tree_cpu_seconds(*roots: int) -> float | None:
     """Return CPU seconds of processes and all their descendants, ended ones too; None off Linux."""
-    seconds: dict[int, float] = {}
+    stats: dict[int, list[str]] = {}
     for root in roots:
-        seconds |= cpu_seconds_by_process(root)
-    return sum(seconds.values()) if seconds else None
-
-
-def cpu_seconds_by_process(root: int) -> dict[int, float]:
-    """Return CPU seconds by pid, each with its own ended children; empty off Linux."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    return {
-        pid: sum(int(field) for field in fields[_TIME_FIELDS]) / ticks
-        for pid, fields in _tree_stats(root).items()
-    }
+        stats |= _tree_stats(root)
+    ticks = sum(int(field) for fields in stats.values() for field in fields[_TIME_FIELDS])
+    return ticks / os.sysconf("SC_CLK_TCK") if stats else None
 
 
 def tree_pss_bytes(root: int) -> int:

@@ -77,7 +77,6 @@ class Benchmark:
         x_label: of the axis for the size `x` of the cells.
         fact_labels: heads of columns for facts of cells.
         add_lines: returns more lines of the page.
-        fixed_settings: must be equal in runs whose cells are added to one another.
         find_doubts: returns why results meet or miss no target, such as too few rows; the page
             begins with that.
     """
@@ -93,7 +92,6 @@ class Benchmark:
     x_label: str = ""
     fact_labels: dict[str, str] = field(default_factory=dict)
     add_lines: Callable[[Document], Iterator[str]] = lambda _: iter(())
-    fixed_settings: Sequence[str] = ("rows",)
     find_doubts: Callable[[Document], list[str]] = lambda _: []
 
 
@@ -150,34 +148,16 @@ def judge(benchmark: Benchmark, results: Document) -> list[Document]:
 
 
 def write_results(benchmark: Benchmark, results: Document, folder: Path) -> str:
-    """Write the files of a benchmark on this harness; return the page."""
-
-    def draw_cells(results: Document, path: Path) -> None:
-        from benchmarks.harness.figure import draw  # matplotlib takes a second to import
-
-        draw(benchmark, cells_of(results), path)
-
-    build = partial(build_page, benchmark)
-    return write_files(benchmark.name, results, folder, build_page=build, draw=draw_cells)
-
-
-def write_files(
-    name: str,
-    results: Document,
-    folder: Path,
-    *,
-    build_page: Callable[[Document], str],
-    draw: Callable[[Document, Path], None],
-) -> str:
     """Write NAME.json, .md and .svg into a folder, which is created if missing; return the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    page = build_page(results)
-    (folder / f"{name}.json").write_text(format_json(results))
-    (folder / f"{name}.md").write_text(page)
+    page = build_page(benchmark, results)
+    (folder / f"{benchmark.name}.json").write_text(format_json(results))
+    (folder / f"{benchmark.name}.md").write_text(page)
     try:
-        draw(results, folder / f"{name}.svg")
+        from benchmarks.harness.figure import draw  # matplotlib takes a second to import
     except ModuleNotFoundError:
         return f"{page}\nNo picture without matplotlib; --redraw writes it later.\n"
+    draw(benchmark, cells_of(results), folder / f"{benchmark.name}.svg")
     return page
 
 

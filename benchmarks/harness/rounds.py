@@ -39,8 +39,7 @@ class Rounds:
         count: rounds that count.
         warmups: runs of each arm before the rounds, whose output is checked and whose values are
             not used.
-        max_count: at most so many rounds, if `is_enough` asks for more than `count`.
-        is_enough: returns whether the values of a cell are precise enough.
+        max_count: at most so many rounds, if some are set aside.
         before: called before each round with its index, for example to renew processes.
         calibration: a metric, and arms for which it shows how calm the machine is. A round in which
             it deviates more than `MAX_OFF` from the median is set aside, and another one is
@@ -50,7 +49,6 @@ class Rounds:
     count: int
     warmups: int = 1
     max_count: int = 0
-    is_enough: Callable[[Cell], bool] = lambda _: True
     before: Callable[[int], None] = lambda _: None
     calibration: tuple[str, Sequence[str]] | None = None
 
@@ -94,7 +92,7 @@ def measure(
         calm = _choose_calm(kept, rounds.calibration)
         cell.arms = {arm: _collect([one[arm] for one in calm]) for arm in arms}
         _print_progress(cell, len(kept))
-        if len(calm) >= rounds.count and rounds.is_enough(cell):
+        if len(calm) >= rounds.count:
             break
     if not calm:
         raise BenchmarkError(

@@ -33,11 +33,6 @@ class Estimate:
         bounds = [None if bound is None else bound * factor for bound in (self.low, self.high)]
         return Estimate(self.median * factor, *bounds)
 
-    @property
-    def width(self) -> float:
-        """The share by which the upper bound is above the lower one; infinite if unknown."""
-        return self.high / self.low - 1 if self.low and self.high else math.inf
-
 
 def estimate(values: Sequence[float]) -> Estimate:
     """Return the median of positive values of rounds, with bounds. Zeros give no bounds."""

@@ -72,22 +72,6 @@ def test_warmups_do_not_count() -> None:
     assert cell.ratio("new", "rate") == estimate([2.0, 2.0])
 
 
-def test_rounds_are_added_until_the_bounds_are_narrow() -> None:
-    noisy = [1.05, 0.95, 1.05, 0.95, *[1.0] * 50]
-    machine = Machine({"old": [1.0], "new": noisy})
-
-    def is_enough(cell: Cell) -> bool:
-        ratio = cell.ratio("new", "rate")
-        return ratio is not None and ratio.width < 0.03
-
-    cell = machine.measure(Rounds(count=3, max_count=40, warmups=0, is_enough=is_enough))
-    assert 3 < len(cell.arms["new"]["rate"]) < 40
-    cell = Machine({"old": [1.0], "new": [1.5, 0.5]}).measure(
-        Rounds(count=3, max_count=8, warmups=0, is_enough=is_enough)
-    )
-    assert len(cell.arms["new"]["rate"]) == 8
-
-
 def test_arms_with_different_output_are_refused() -> None:
     machine = Machine({"old": [1.0], "new": [1.0]}, checksums={"new": 2})
     with pytest.raises(DisagreementError, match="new"):
@@ -107,7 +91,8 @@ def test_bounds_hold_the_ratio_and_narrow_with_rounds() -> None:
     assert few.low is not None
     assert few.high is not None
     assert few.low < few.median < few.high
-    assert many.width < few.width
+    assert many.low is not None
+    assert few.low < many.low
     assert estimate([2.0]).low is None
     assert estimate_ratio([2.0, 4.0], [1.0, 2.0]).median == pytest.approx(2.0)
 
