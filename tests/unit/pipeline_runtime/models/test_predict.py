@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ManifestError, StepError
 from pipeline_runtime.models.exporting import export_model
 from pipeline_runtime.models.scoring import open_model
+from pipeline_runtime.models.scoring.calling import Options
 from pipeline_runtime.sources import Opening
 from pipeline_runtime.steps.base import BindContext, Transform
 from pipeline_runtime.steps.binding import bind_step
 from pipeline_runtime.steps.predict import batch_sizes
+from pipeline_runtime.training.checkpoints import checkpoint
 
 PROGRAM = """
 import numpy as np
@@ -224,6 +227,32 @@ def test_null_outputs_are_not_nan(on_invalid: str) -> None:
         onInvalid=on_invalid,
     )
     assert step(TEN.slice(0, 4))["y"].to_pylist() == vectors
+
+
+def test_the_scoring_process_chooses_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(outputs=("y",), device="Auto", precision="Float32", is_logit=False)
+    assert options.choose_device() == ("cuda" if torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert options.choose_device() == "cuda"
+
+
+def test_equal_weights_of_other_configs_are_other_models(
+    users_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = build_flights(rows=1).schema
+    outputs = [{"name": "p", "type": "float32"}]
+    model = {"name": "m", "checkpoint": {"uri": str(users_run)}, "outputs": outputs}
+    first = bind(schema, models=[model]).digests
+    assert bind(schema, models=[model]).digests == first
+    parse = checkpoint.parse_header
+
+    def change(uri: str, content: bytes) -> Any:
+        header = parse(uri, content)
+        assert header is not None
+        return replace(header, run_config=header.run_config | {"pipeline": []})
+
+    monkeypatch.setattr(checkpoint, "parse_header", change)
+    assert bind(schema, models=[model]).digests != first
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 10, 1000, "Auto"])
