@@ -558,6 +558,11 @@ def test_a_day_without_rows_is_kept_too(world: World) -> None:
             id="type-that-Iceberg-lacks",
         ),
         pytest.param(MATERIALIZE, "[3]", id="twice"),
+        pytest.param(
+            {"measure": {"metrics": [{"name": "m", "mean": {"column": "user_id"}}]}},
+            "[3].materialize",
+            id="rows-measured-before",
+        ),
     ],
 )
 def test_steps_that_the_table_cannot_stand_for_are_refused(
