@@ -147,14 +147,8 @@ class Histogram:
 
     def count(self, buckets_N: Ints, classes_N: Ints) -> Self:
         """Return the number of rows of each bucket and class."""
-        num_classes = self.whole_BC.shape[1]
-        keys, counts = np.unique(buckets_N * num_classes + classes_N, return_counts=True)
-        buckets_B, places = np.unique(keys // num_classes, return_inverse=True)
-        whole_BC = np.zeros((len(buckets_B), num_classes), dtype=np.int64)
-        whole_BC[places, keys % num_classes] = counts
-        return replace(
-            self, buckets_B=buckets_B, whole_BC=whole_BC, fraction_BC=np.zeros_like(whole_BC)
-        )
+        keys, counts = np.unique(self._find_keys(buckets_N, classes_N), return_counts=True)
+        return self._spread(keys, counts, np.zeros_like(counts))
 
     def add(self, buckets_N: Ints, classes_N: Ints, amounts: tuple[Ints, Ints]) -> Self:
         """Return the amounts of each bucket and class.
@@ -162,10 +156,26 @@ class Histogram:
         Args:
             amounts: of each row, as `split_weights` returns them.
         """
+        keys_N = self._find_keys(buckets_N, classes_N)
+        order = np.argsort(keys_N, kind="stable")
+        keys, starts = np.unique(keys_N[order], return_index=True)
+        if not len(keys):
+            return self._spread(keys, keys, keys)
+        whole, fraction = (np.add.reduceat(part[order], starts) for part in amounts)
+        return self._spread(keys, *carry(whole, fraction))
+
+    def _find_keys(self, buckets_N: Ints, classes_N: Ints) -> Ints:
+        keys_N: Ints = buckets_N * self.whole_BC.shape[1] + classes_N
+        return keys_N
+
+    def _spread(self, keys: Ints, whole: Ints, fraction: Ints) -> Self:
+        """Return amounts by bucket and class; keys, which are both in one, are unique."""
         num_classes = self.whole_BC.shape[1]
-        is_class = classes_N[:, np.newaxis] == np.arange(num_classes)
-        whole_NC, fraction_NC = (np.where(is_class, part[:, np.newaxis], 0) for part in amounts)
-        return self._gather(buckets_N, whole_NC, fraction_NC)
+        buckets_B, places = np.unique(keys // num_classes, return_inverse=True)
+        whole_BC, fraction_BC = np.zeros((2, len(buckets_B), num_classes), dtype=np.int64)
+        whole_BC[places, keys % num_classes] = whole
+        fraction_BC[places, keys % num_classes] = fraction
+        return replace(self, buckets_B=buckets_B, whole_BC=whole_BC, fraction_BC=fraction_BC)
 
     def merge(self, others: Sequence[Self]) -> Self:
         every = [h for h in (self, *others) if len(h.buckets_B)]
