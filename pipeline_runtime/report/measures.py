@@ -12,7 +12,6 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from pipeline_runtime.formatting import NOTHING, format_count, format_metric
-from pipeline_runtime.report.drawing.squares import SquarePlot, draw_square
 from pipeline_runtime.report.files.measures_file import GroupResult, Measure, MeasureResult
 
 # Numbers of a result that count something.
@@ -106,6 +105,9 @@ def build_measure_curves(measures: Sequence[MeasureResult]) -> list[MeasureCurve
 
 
 def _list_curves(slug: str, measure: MeasureResult) -> Iterator[MeasureCurve]:
+    # Matplotlib takes half a second to import, which a plan and a terminal should not pay.
+    from pipeline_runtime.report.drawing.squares import SquarePlot, draw_square
+
     if measure.roc:
         title = f"{measure.name}: ROC"
         plot = SquarePlot(
