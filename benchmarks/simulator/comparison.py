@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import astuple
 from itertools import zip_longest
 from typing import Final
 
 from benchmarks.harness.cells import Cell, Document, Values
-from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.machine import MAX_LOAD
 from benchmarks.harness.program import build_parser, run
-from benchmarks.harness.report import Benchmark, Metric, Target, cells_of
+from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.harness.statistics import rounded
 from benchmarks.simulator.live_run import observe, write_table
 from benchmarks.simulator.profiles import PROFILES, Profile
@@ -23,10 +22,8 @@ from pipeline_runtime.allocator import keep_freed_memory
 
 SEEDS: Final = range(1, 21)
 REAL, SIMULATED = "real", "simulated"
-# Targets of the simulator for every profile.
-MAX_RATE_ERROR: Final = 0.10
-MAX_IDLE_ERROR: Final = 0.15
-MAX_WORKERS_ERROR: Final = 1
+# The results on pods, which tests/e2e/test_simulator.py writes.
+PODS: Final = "simulator-pods"
 
 
 def find_doubts(results: Document) -> list[str]:
@@ -34,40 +31,23 @@ def find_doubts(results: Document) -> list[str]:
     before, after = results["loadAverage"]
     # Pods are load themselves.
     load = before if results["benchmark"] == PODS else max(before, after)
-    reasons = {
-        f"{results['settings']['share']:g} of the rows": results["settings"]["share"] < 1.0,
-        f"other work ran at the same time (load average {load}), which delays workers": (
-            load > MAX_LOAD
-        ),
-    }
-    return [reason for reason, holds in reasons.items() if holds]
+    share = results["settings"]["share"]
+    other = f"other work ran at the same time (load average {load}), which delays workers"
+    return [f"{share:g} of the rows"] * (share < 1.0) + [other] * (load > MAX_LOAD)
 
 
-def describe_costs(results: Document) -> Iterator[str]:
-    """Yield the costs to which the simulator was fitted."""
-    [costs] = [cell.facts["costs"] for cell in cells_of(results) if "costs" in cell.facts]
-    yield (
-        f"\nFitted to the runs that are not predicted: beside the sleeps, a step costs "
-        f"{costs['step_seconds'] * 1e3:.2g} ms, a row {costs['row_seconds'] * 1e6:.2g} µs, reading "
-        f"is {costs['read_share']:.1%} of a busy worker's time, and a worker delivers "
-        f"{costs['start_seconds']:.3g} s after its request."
-    )
-
-
-def _within(text: str, metric: str, error: float) -> tuple[Target, Target]:
-    low, high = 1.0 - error, 1.0 + error
-    text = f"{text} of the real run's, at"
-    return (
-        Target(text=f"{text} least {low:.0%}", metric=metric, at_least=low, by_bound=False),
-        Target(text=f"{text} most {high:.0%}", metric=metric, at_most=high, by_bound=False),
-    )
+def _limit_ratio(text: str, metric: str, error: float) -> Iterator[Target]:
+    """Yield the targets for a metric: at most this error of the real run's, up and down."""
+    text, low, high = f"{text} of the real run's, at", 1.0 - error, 1.0 + error
+    yield Target(text=f"{text} least {low:.0%}", metric=metric, at_least=low, by_bound=False)
+    yield Target(text=f"{text} most {high:.0%}", metric=metric, at_most=high, by_bound=False)
 
 
 BENCHMARK = Benchmark(
     name="simulator",
     module="simulator",
     title="The simulator beside real runs",
-    text=(f"One real run of each profile, and {len(SEEDS)} simulated seeds, which are the rounds."),
+    text=f"One real run of each profile, and {len(SEEDS)} simulated seeds, which are the rounds.",
     metrics=(
         Metric(name="rowsPerSecond", label="rows per second"),
         Metric(name="idleSeconds", label="seconds idle"),
@@ -79,12 +59,12 @@ BENCHMARK = Benchmark(
         ),
     ),
     targets=(
-        *_within("rows per second", "rowsPerSecond", MAX_RATE_ERROR),
-        *_within("idle seconds", "idleSeconds", MAX_IDLE_ERROR),
+        *_limit_ratio("rows per second", "rowsPerSecond", 0.10),
+        *_limit_ratio("idle seconds", "idleSeconds", 0.15),
         Target(
-            text=f"workers at the end of each phase within {MAX_WORKERS_ERROR} of the real run's",
+            text="workers at the end of each phase within 1 of the real run's",
             metric="workersError",
-            at_most=MAX_WORKERS_ERROR,
+            at_most=1,
             of_ratio=False,
             by_bound=False,
         ),
@@ -94,14 +74,11 @@ BENCHMARK = Benchmark(
     fact_labels={
         "workersReal": "workers at the ends of phases",
         "workersSimulated": "simulated",
-        "required": "busy workers that the sleeps require",
         "startSeconds": "started workers delivered after, s",
+        "costs": "fitted: s beside the sleeps of a step and a row, share of reading, start, s",
     },
-    add_lines=describe_costs,
     find_doubts=find_doubts,
 )
-# The results on pods, which tests/e2e/test_simulator.py writes.
-PODS: Final = "simulator-pods"
 
 
 def compare(watch: Callable[[Profile], RealRun], share: float = 1.0) -> Iterator[Cell]:
@@ -113,7 +90,7 @@ def compare(watch: Callable[[Profile], RealRun], share: float = 1.0) -> Iterator
 
 
 def build_cell(real: RealRun, simulated: Sequence[Figures], costs: Costs) -> Cell:
-    """Return the cell of a profile."""
+    """Return the cell of a profile; that of the predicted one has the fitted costs."""
     profile, mine = real.profile, real.figures
     columns = zip(*(one.workers for one in simulated), strict=True)
     workers = [statistics.median_low(numbers) for numbers in columns]
@@ -121,20 +98,16 @@ def build_cell(real: RealRun, simulated: Sequence[Figures], costs: Costs) -> Cel
     facts: Document = {
         "workersReal": mine.workers,
         "workersSimulated": workers,
-        "required": [rounded(number) for number in profile.required()],
         "startSeconds": [rounded(seconds) for seconds in real.starts],
     }
     if profile.is_predicted:
-        facts["costs"] = {name: rounded(value) for name, value in asdict(costs).items()}
-    return Cell(
-        name=f"{profile.name}{', predicted' if profile.is_predicted else ''}",
-        base=REAL,
-        arms={
-            REAL: _values([mine] * len(simulated)),
-            SIMULATED: _values(simulated) | {"workersError": [error]},
-        },
-        facts=facts,
-    )
+        facts["costs"] = [rounded(value) for value in astuple(costs)]
+    arms = {
+        REAL: _values([mine] * len(simulated)),
+        SIMULATED: _values(simulated) | {"workersError": [error]},
+    }
+    name = f"{profile.name}{', predicted' if profile.is_predicted else ''}"
+    return Cell(name=name, base=REAL, arms=arms, facts=facts)
 
 
 def _values(figures: Sequence[Figures]) -> Values:
@@ -146,8 +119,6 @@ def _values(figures: Sequence[Figures]) -> Values:
 
 def measure(options: argparse.Namespace) -> Iterable[Cell]:
     """Compare with runs on raylets of this machine."""
-    if not 0.0 < options.share <= 1.0:
-        raise BenchmarkError(f"--share: must be above 0 and at most 1, but is {options.share}")
     keep_freed_memory()  # as `lastmile` does, for the readers' nodes
     root = write_table(options.data)
     return compare(lambda profile: observe(profile, root), options.share)

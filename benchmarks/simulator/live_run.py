@@ -42,18 +42,14 @@ def observe(profile: Profile, root: Path) -> RealRun:
         pace = Path(name) / "pace.json"
         set_pace(profile, 0, pace)
         cluster.resize(profile.first_workers)
-        with _train(cluster.address, root, pace, Path(name)) as training:
-            run = Raylets(cluster, training.read)
+        with _train(cluster.address, root, pace, Path(name)) as read:
+            run = Raylets(cluster, read)
             return watch(profile, pace, run.look, run.decide)
 
 
 @dataclass(slots=True)
 class Raylets:
-    """A run whose data workers are the nodes of a cluster, and the policy that sets their number.
-
-    Attributes:
-        read: reads the metrics of the run.
-    """
+    """A run whose data workers are the nodes of a cluster, and the policy that requests them."""
 
     cluster: Cluster
     read: Callable[[], Counters | None]
@@ -84,26 +80,6 @@ class Raylets:
         self.cluster.add(decision.desired - len(self.cluster.nodes))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Training:
-    """A run in progress."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
-
-    def read(self) -> Counters | None:
-        """Read its metrics; None while there are none. Raises BenchmarkError if it has ended."""
-        if self.process.poll() is not None:
-            raise BenchmarkError(f"the run ended:\n{self.log.read_text()[-4000:]}")
-        try:
-            url = f"http://127.0.0.1:{self.port}/metrics"
-            with urllib.request.urlopen(url, timeout=_SCRAPE_SECONDS) as answer:
-                return parse_scaling(answer.read().decode())
-        except (urllib.error.URLError, TimeoutError):
-            return None
-
-
 def write_table(data: Path) -> Path:
     """Write the table unless it exists; return the storage root of the runs."""
     root = data / f"simulator-{_TABLE_ROWS}-{UNIT_ROWS}"
@@ -115,27 +91,44 @@ def write_table(data: Path) -> Path:
 
 
 @contextmanager
-def _train(address: str, root: Path, pace: Path, folder: Path) -> Iterator[_Training]:
-    """Run on the Ray cluster at an address, on the table below a root, with files in a folder."""
+def _train(
+    address: str, root: Path, pace: Path, folder: Path
+) -> Iterator[Callable[[], Counters | None]]:
+    """Run on the Ray cluster at an address, on the table below a root, with files in a folder.
+
+    Yields a function that reads the metrics; None while there are none.
+    """
     manifest, log = folder / "manifest.json", folder / "run.log"
     manifest.write_text(json.dumps(build_manifest(pace)))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [_LASTMILE, "run", "-f", manifest, "--address", address, "--storage-root", root]
+    command: list[str | Path] = [_LASTMILE, "run", "-f", manifest]
+    command += ["--address", address, "--storage-root", root]
     command += ["--output", folder / "report", "--metrics-port", str(port)]
     command += ["--set", f"artifacts.uri={folder / 'artifacts'}/"]
     path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [str(part) for part in command],
+            command,
             env=os.environ | {"PYTHONPATH": path},
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
+
+    def read() -> Counters | None:
+        if process.poll() is not None:
+            raise BenchmarkError(f"the run ended:\n{log.read_text()[-4000:]}")
+        try:
+            url = f"http://127.0.0.1:{port}/metrics"
+            with urllib.request.urlopen(url, timeout=_SCRAPE_SECONDS) as answer:
+                return parse_scaling(answer.read().decode())
+        except (urllib.error.URLError, TimeoutError):
+            return None
+
     try:
-        yield _Training(process=process, port=port, log=log)
+        yield read
     finally:
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):

@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any, Final
-
-STEP_SECONDS: Final = "stepSeconds"
-SECONDS_PER_ROW: Final = "secondsPerRow"
+from typing import Any
 
 
 def work(table: Any, pace: str) -> Any:
     """Sleep for the seconds that each row costs; a `map` step."""
-    time.sleep(table.num_rows * _read(pace)[SECONDS_PER_ROW])
+    time.sleep(table.num_rows * _read(pace)["secondsPerRow"])
     return table
 
 
@@ -24,15 +21,8 @@ def train(ctx: Any) -> None:
     """Sleep for the seconds of each step; an entrypoint."""
     for _ in ctx.epochs():
         for _ in ctx.batches():
-            time.sleep(_read(ctx.config["pace"])[STEP_SECONDS])
+            time.sleep(_read(ctx.config["pace"])["stepSeconds"])
             ctx.report({"loss": 0.0})
-
-
-def write_pace(path: Path, *, step_seconds: float, row_seconds: float) -> None:
-    """Set the pace; the file is replaced atomically, so no reader sees a part of it."""
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps({STEP_SECONDS: step_seconds, SECONDS_PER_ROW: row_seconds}))
-    new.replace(path)
 
 
 def _read(path: str) -> dict[str, float]:

@@ -1,7 +1,4 @@
-"""Simulates a profile, with the costs beside the sleeps that real runs have shown.
-
-`watching` runs before it, and `comparison` compares both.
-"""
+"""Simulates a profile, with the costs beside the sleeps that real runs have shown."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ from benchmarks.autoscaling.policies import Lastmile
 from benchmarks.harness.errors import BenchmarkError
 from benchmarks.simulator.profiles import BATCH_ROWS, RULES, UNIT_ROWS, Profile
 from benchmarks.simulator.watching import Figures, RealRun, find_last
-from dataset_operator.autoscaling.signals import Interval, measure_between
+from dataset_operator.autoscaling.signals import measure_between
 from dataset_operator.simulation.loop import simulate
-from dataset_operator.simulation.setting import Phase, Setting
+from dataset_operator.simulation.setting import Setting
 
 # Sleeps are exact to a few milliseconds, and steps and chunks take 250 ms and more.
 _NOISE: Final = 0.02
@@ -43,35 +40,32 @@ class Costs:
 def fit(observed: Sequence[RealRun]) -> Costs:
     """Fit the costs to all runs together. Raises BenchmarkError if they started no worker."""
     starts = [seconds for run in observed for seconds in run.starts]
-    spans = [span for run in observed for span in _find_spans(run)]
+    # The periods of one pace in which warm workers delivered rows.
+    spans = [
+        (run.profile.phases[place], interval)
+        for run in observed
+        for (place, before), (now, after) in pairwise(run.samples)
+        if place == now
+        and (interval := measure_between(before, after)) is not None
+        and interval.made_rows > 0.0
+    ]
     if not starts or not spans:
         raise BenchmarkError("nothing to fit the simulator by: take a larger --share")
-    steps = sum(interval.steps for _, interval in spans)
-    made = sum(interval.made_rows for _, interval in spans)
-    busy = sum(interval.busy_seconds for _, interval in spans)
-    unstarved = sum(interval.unstarved_seconds for _, interval in spans)
-    slept = sum(interval.steps * phase.step_seconds for phase, interval in spans)
-    worked = sum(interval.made_rows * phase.row_seconds for phase, interval in spans)
+    steps = sum(one.steps for _, one in spans)
+    made = sum(one.made_rows for _, one in spans)
+    busy = sum(one.busy_seconds for _, one in spans)
+    step_costs = sum(one.unstarved_seconds - one.steps * phase.step_seconds for phase, one in spans)
+    row_costs = sum(one.busy_seconds - one.made_rows * phase.row_seconds for phase, one in spans)
     return Costs(
-        step_seconds=max(0.0, (unstarved - slept) / steps),
-        row_seconds=max(0.0, (busy - worked) / made),
-        read_share=sum(interval.read_seconds for _, interval in spans) / busy,
+        step_seconds=max(0.0, step_costs / steps),
+        row_seconds=max(0.0, row_costs / made),
+        read_share=sum(one.read_seconds for _, one in spans) / busy,
         start_seconds=statistics.median(starts),
     )
 
 
-def _find_spans(run: RealRun) -> list[tuple[Phase, Interval]]:
-    """Return the periods of one pace in which warm workers delivered rows."""
-    spans = []
-    for (place, before), (now, after) in pairwise(run.samples):
-        interval = measure_between(before, after)
-        if place == now and interval is not None and interval.made_rows > 0.0:
-            spans.append((run.profile.phases[place], interval))
-    return spans
-
-
-def build_setting(profile: Profile, costs: Costs) -> Setting:
-    """Return the simulator's setting of a profile."""
+def predict(profile: Profile, costs: Costs, seed: int) -> Figures:
+    """Simulate a profile under the same policy."""
     phases = tuple(
         replace(
             phase,
@@ -80,7 +74,7 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
         )
         for phase in profile.phases
     )
-    return Setting(
+    setting = Setting(
         rows=profile.rows,
         phases=phases,
         batch_rows=BATCH_ROWS,
@@ -95,11 +89,7 @@ def build_setting(profile: Profile, costs: Costs) -> Setting:
         max_workers=RULES.max_workers,
         first_workers=profile.first_workers,
     )
-
-
-def predict(profile: Profile, costs: Costs, seed: int) -> Figures:
-    """Simulate a profile under the same policy."""
-    trace = simulate(build_setting(profile, costs), lambda c: Lastmile(c, RULES), seed)
+    trace = simulate(setting, lambda cluster: Lastmile(cluster, RULES), seed)
     last = trace.moments[-1]
     return Figures(
         rows_per_second=last.rows / last.at,

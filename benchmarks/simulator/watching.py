@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from benchmarks.harness.errors import BenchmarkError
-from benchmarks.simulator.paced import write_pace
 from benchmarks.simulator.profiles import BATCH_ROWS, UNIT_ROWS, Profile
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.autoscaling.signals import Counters, Pods, Sample
+from dataset_operator.autoscaling.signals import Counters, Pods, Sample, TrainerCounters
 
 _LOOK_SECONDS: Final = 0.5  # as often as the driver updates its metrics
 _FIRST_CHUNK_SECONDS: Final = 600.0  # images, pods, and processes of a run
@@ -84,9 +84,11 @@ def find_last(desired: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def set_pace(profile: Profile, place: int, pace: Path) -> None:
-    """Set the pace of a phase."""
-    phase = profile.phases[place]
-    write_pace(pace, step_seconds=phase.step_seconds, row_seconds=phase.row_seconds)
+    """Set the pace of a phase; the file is replaced atomically, so no reader sees a part of it."""
+    phase, new = profile.phases[place], pace.with_suffix(".new")
+    costs = {"stepSeconds": phase.step_seconds, "secondsPerRow": phase.row_seconds}
+    new.write_text(json.dumps(costs))
+    new.replace(pace)
 
 
 def watch(
@@ -104,78 +106,58 @@ def watch(
     Raises:
         BenchmarkError: there is no first chunk, or the run takes five times as long as it should.
     """
-    chunk_seconds = UNIT_ROWS * profile.phases[0].row_seconds
-    first = _wait_for_first_chunk(profile, look)
-    began = time.monotonic() - chunk_seconds
-    assert first.counters is not None
-    assert first.counters.trainer is not None
+    before, trainer = next(_look_until(f"{profile.name}: no chunk", look, _FIRST_CHUNK_SECONDS))
     # The first worker began a chunk earlier; what the loop had waited until then does not count.
-    waited = max(0.0, first.counters.trainer.loop_seconds - chunk_seconds)
-    run = RealRun(profile=replace(profile, first_workers=first.desired), waited=waited)
-    starts = _Starts(first, run.starts)
-    slowest = max(phase.step_seconds for phase in profile.phases)
-    deadline = _MAX_STRETCH * profile.rows / BATCH_ROWS * slowest
+    chunk_seconds = UNIT_ROWS * profile.phases[0].row_seconds
+    began = time.monotonic() - chunk_seconds
+    run = RealRun(
+        profile=replace(profile, first_workers=before.desired),
+        waited=max(0.0, trainer.loop_seconds - chunk_seconds),
+    )
+    seconds = profile.rows / BATCH_ROWS * max(phase.step_seconds for phase in profile.phases)
     place, due = 0, PERIOD_SECONDS
-    while True:
-        time.sleep(max(0.0, min(_LOOK_SECONDS, began + due - time.monotonic())))
-        seen, at = look(), time.monotonic() - began
-        if at > deadline:
-            raise BenchmarkError(f"{profile.name}: not over after {at:.0f} s")
-        starts.note(seen, at)
-        if seen.counters is None or seen.counters.trainer is None:
-            due = max(due, at + _LOOK_SECONDS)
-            continue
-        rows = seen.counters.trainer.rows
-        if profile.phase_at(rows) > place:
-            place = profile.phase_at(rows)
+    awaited: list[float] = []  # times of the requests of workers that are not ready
+    for seen, trainer in _look_until(f"{profile.name}: not over", look, _MAX_STRETCH * seconds):
+        at = time.monotonic() - began
+        awaited += [at] * (seen.desired - before.desired)
+        started = max(0, seen.ready - before.ready)
+        dropped = max(0, before.desired - seen.desired)
+        run.starts += [at - since for since in awaited[:started]]
+        awaited = awaited[started : max(0, len(awaited) - dropped)]
+        before = seen
+        if profile.phase_at(trainer.rows) > place:
+            place = profile.phase_at(trainer.rows)
             set_pace(profile, place, pace)
-        is_over = rows >= profile.rows
-        if at >= due or is_over:
-            due = at + PERIOD_SECONDS  # as the operator, which never decides sooner by itself
-            sample = _sample(seen, seen.counters, at, run.starts)
-            run.samples.append((place, sample))
-            if is_over:
-                return run
-            decide(sample)
+        is_over = trainer.rows >= profile.rows
+        if at < due and not is_over:
+            continue
+        due = at + PERIOD_SECONDS  # as the operator, which never decides sooner by itself
+        start_seconds = statistics.median(run.starts) if run.starts else None
+        sample = Sample(
+            at=at,
+            attempt=1,
+            desired=seen.desired,
+            pods=Pods(ready=seen.ready, start_seconds=start_seconds),
+            trainer=trainer,
+            workers=seen.counters and seen.counters.workers,
+            has_gpus=False,
+        )
+        run.samples.append((place, sample))
+        if is_over:
+            break
+        decide(sample)
+    return run
 
 
-def _wait_for_first_chunk(profile: Profile, look: Callable[[], Look]) -> Look:
-    deadline = time.monotonic() + _FIRST_CHUNK_SECONDS
+def _look_until(
+    problem: str, look: Callable[[], Look], seconds: float
+) -> Iterator[tuple[Look, TrainerCounters]]:
+    """Yield the looks at a run whose metrics are known. Raises BenchmarkError in the end."""
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         seen = look()
-        if (counters := seen.counters) and counters.trainer and counters.data_workers:
-            return seen
+        counters = seen.counters
+        if counters and counters.trainer and counters.data_workers:
+            yield seen, counters.trainer
         time.sleep(_LOOK_SECONDS)
-    raise BenchmarkError(f"{profile.name}: no chunk after {_FIRST_CHUNK_SECONDS:.0f} s")
-
-
-def _sample(seen: Look, counters: Counters, at: float, starts: Sequence[float]) -> Sample:
-    """Return a run as the operator reads it."""
-    return Sample(
-        at=at,
-        attempt=1,
-        desired=seen.desired,
-        pods=Pods(ready=seen.ready, start_seconds=statistics.median(starts) if starts else None),
-        trainer=counters.trainer,
-        workers=counters.workers,
-        has_gpus=False,
-    )
-
-
-@dataclass(slots=True)
-class _Starts:
-    """Times the starts of requested workers, until they are ready or no longer wanted."""
-
-    before: Look
-    starts: list[float]
-    _awaited: list[float] = field(default_factory=list)
-
-    def note(self, seen: Look, at: float) -> None:
-        before, self.before = self.before, seen
-        self._awaited += [at] * (seen.desired - before.desired)
-        for _ in range(seen.ready - before.ready):
-            if self._awaited:
-                self.starts.append(at - self._awaited.pop(0))
-        for _ in range(before.desired - seen.desired):
-            if self._awaited:
-                self._awaited.pop()
+    raise BenchmarkError(f"{problem} after {seconds:.0f} s")

@@ -10,7 +10,7 @@ from benchmark_environment import ENVIRONMENT
 from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.report import build_results, judge, write_results
 from benchmarks.simulator import watching
-from benchmarks.simulator.comparison import BENCHMARK, build_cell, main
+from benchmarks.simulator.comparison import BENCHMARK, build_cell
 from benchmarks.simulator.live_run import Raylets
 from benchmarks.simulator.profiles import BATCH_ROWS, PROFILES, Profile
 from benchmarks.simulator.simulating import Costs, fit, predict
@@ -179,6 +179,8 @@ def test_a_run_is_watched_to_its_last_row(tmp_path: Path, clock: Callable[[], fl
 
     def look() -> Look:
         at = clock() - 98.0  # the first worker began a chunk of 2 s earlier
+        if 17.0 <= at < 18.0:  # no worker leaves or starts while the driver does not answer
+            return Look(desired=requested[0], ready=0, counters=None)
         workers = 3 if at >= 21.0 else 2  # the requested one is there
         return Look(desired=requested[0], ready=workers, counters=counters(100 * at))
 
@@ -232,12 +234,6 @@ def fake_decide(wanted: Sequence[int]) -> Callable[..., tuple[Decision, Memory]]
     return decide
 
 
-@pytest.mark.parametrize("share", ["0", "1.5"])
-def test_impossible_shares_are_refused(share: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--share", share]) == 1
-    assert "--share: must be above 0 and at most 1" in capsys.readouterr().err
-
-
 def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     simulated = Figures(rows_per_second=60.0, idle_seconds=15.0, workers=[2, 2])
     real = replace(real_run(), profile=replace(TWO_PACES, is_predicted=True))
@@ -246,5 +242,6 @@ def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     texts = [write_results(BENCHMARK, results, tmp_path / name) for name in ("a", "b")]
     for name in ("simulator.json", "simulator.md", "simulator.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    assert "| two paces, predicted | simulated | 60 | 1 | 15 | 0.750 | 1 | 2/3 | 2/2 |" in texts[0]
-    assert "reading is 1.0% of a busy worker's time" in texts[0]
+    assert (
+        "simulated | 60 | 1 | 15 | 0.750 | 1 | 2/3 | 2/2 | none | 0.0/0.0/0.01/10.0 |" in texts[0]
+    )
