@@ -6,8 +6,10 @@ Each round is a seed, which gives every policy the same noise.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.autoscaling.judging import (
     NUM_GPUS,
@@ -15,31 +17,27 @@ from benchmarks.autoscaling.judging import (
     PRICES,
     collect,
     describe_limits,
-    find_misses,
     judge,
     sum_up,
     sum_up_limits,
 )
 from benchmarks.autoscaling.policies import OURS, POLICIES, RIVALS
 from benchmarks.autoscaling.scenarios import SCENARIOS
-from benchmarks.autoscaling.simulations import Found, open_pool, simulate_scenario
+from benchmarks.autoscaling.simulations import Found, simulate_scenario
 from benchmarks.harness.cells import Cell, Document
-from benchmarks.harness.errors import BenchmarkError
-from benchmarks.harness.program import build_parser, run, split
+from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 
 ROUNDS = 20
+NAMES = [scenario.name for scenario in SCENARIOS]
 ALL_CELLS = {price: f"all, GPU at {price} workers" for price in PRICES}
 
 
 def find_doubts(results: Document) -> list[str]:
     """Return why results are indicative."""
     settings = results["settings"]
-    reasons = {
-        f"fewer than {ROUNDS} seeds": settings["rounds"] < ROUNDS,
-        "not all scenarios": "scenarios" in settings,
-    }
-    return [reason for reason, holds in reasons.items() if holds]
+    few, some = f"fewer than {ROUNDS} seeds", "not all scenarios"
+    return [few] * (settings["rounds"] < ROUNDS) + [some] * ("scenarios" in settings)
 
 
 BENCHMARK = Benchmark(
@@ -80,40 +78,33 @@ BENCHMARK = Benchmark(
 
 
 def simulate(options: argparse.Namespace) -> Iterator[Cell]:
-    """Simulate the scenarios; yield the cells of all together, and of each."""
-    names = options.scenarios or [scenario.name for scenario in SCENARIOS]
-    chosen = [scenario for scenario in SCENARIOS if scenario.name in names]
-    if unknown := set(names) - {scenario.name for scenario in chosen}:
-        known = ", ".join(scenario.name for scenario in SCENARIOS)
-        raise BenchmarkError(f"--scenarios: must be of {known}; got {', '.join(unknown)}")
+    """Simulate the scenarios; yield the cells of all together."""
+    chosen = [one for one in SCENARIOS if one.name in (options.scenarios or NAMES)]
     found: dict[str, list[Found]] = {}
-    with open_pool() as pool:
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for scenario in chosen:
             seeds = range(1, options.rounds + 1)
             found[scenario.name] = simulate_scenario(pool, scenario, seeds)
             done = f"{len(found)} of {len(chosen)} scenarios"
             print(f"{scenario.name}: {done}", file=sys.stderr, flush=True)
     together = [cell for mine in found.values() for cell in mine]
-    figures = {
-        scenario.name: collect([judge(cell, scenario) for cell in found[scenario.name]])
-        for scenario in chosen
-    }
     for price, name in ALL_CELLS.items():
         cell = Cell(name=name, base=OURS, arms={p: sum_up(together, p, price) for p in POLICIES})
         if price == PRICE:
-            cell.facts["limits"] = sum_up_limits(figures)
+            judged = {
+                scenario.name: collect([judge(one, scenario) for one in found[scenario.name]])
+                for scenario in chosen
+            }
+            cell.facts = sum_up_limits(judged)
         else:  # only the cost depends on the price
             cell.arms = {policy: {"cost": values["cost"]} for policy, values in cell.arms.items()}
         yield cell
-    for name, mine in found.items():
-        arms = {OURS: {"cost": sum_up(mine, OURS, PRICE)["cost"]}}
-        yield Cell(name=name, base=OURS, arms=arms, facts={"missed": find_misses(figures[name])})
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark."""
     parser = build_parser("autoscaling", __doc__, rounds=ROUNDS)
-    parser.add_argument("--scenarios", type=split, metavar="A,B,…", help="only these")
+    parser.add_argument("--scenarios", nargs="+", choices=NAMES, metavar="A", help="only these")
     return run(BENCHMARK, parser, simulate, arguments)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.autoscaling.policies import ORACLE, OURS, RIVALS
 from benchmarks.autoscaling.scenarios import NOISE_PERCENT, START_SECONDS, Scenario
@@ -26,8 +25,7 @@ MAX_HOURS_RATIO: Final = 1.10
 PLACES: Final = [f"L {start:g} s, {n} %" for start in START_SECONDS for n in NOISE_PERCENT]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(NamedTuple):
     """A limit that a figure should keep in every cell; the page multiplies by the scale."""
 
     text: str
@@ -44,21 +42,16 @@ class Limit:
 
 
 LIMITS: Final = {
-    "idle": Limit(
-        text="GPU-idle time above the oracle's, % (upper bound)", at_most=0.02, scale=100.0
-    ),
+    "idle": Limit("GPU-idle time above the oracle's, % (upper bound)", 0.02, scale=100.0),
     "hours": Limit(
-        text=f"worker hours beyond {MAX_HOURS_RATIO} × the oracle's + 1 worker (upper bound)",
-        at_most=0.0,
+        f"worker hours beyond {MAX_HOURS_RATIO} × the oracle's + 1 worker (upper bound)", 0.0
     ),
     "late": Limit(
-        text="changes followed late, %: up by L + W + 2 P, down by a quarter a window",
-        at_most=0.0,
-        scale=100.0,
+        "changes followed late, %: up by L + W + 2 P, down by a quarter a window", 0.0, scale=100.0
     ),
-    "turned": Limit(text="stationary hours with a reversal, %", at_most=0.05, scale=100.0),
-    "probes": Limit(text="upward moves in a trap, the most of any seed", at_most=1.0),
-    "cost": Limit(text="cost per row ÷ the best other policy's", at_most=1.05),
+    "turned": Limit("stationary hours with a reversal, %", 0.05, scale=100.0),
+    "probes": Limit("upward moves in a trap, the most of any seed", 1.0),
+    "cost": Limit("cost per row ÷ the best other policy's", 1.05),
 }
 Figures = dict[str, dict[str, float]]  # of a scenario, by limit and cell
 
@@ -126,47 +119,45 @@ def collect(judged: Sequence[dict[str, float]]) -> Figures:
     }
 
 
-def find_misses(figures: Figures) -> Figures:
-    """Return the figures that miss a limit."""
-    missed = {
-        name: {place: figure for place, figure in cells.items() if not LIMITS[name].is_kept(figure)}
-        for name, cells in figures.items()
-    }
-    return {name: cells for name, cells in missed.items() if cells}
-
-
 def sum_up_limits(figures: Mapping[str, Figures]) -> Document:
-    """Return how many cells keep each limit, of how many, the largest figure, and its cell."""
-    summary = {}
+    """Return the figures of scenarios by limit.
+
+    Returns:
+        `limits`: how many cells keep each limit, of how many, the largest figure, and its cell.
+        `missed`: the figures that miss each limit, by scenario and cell.
+    """
+    limits: Document = {}
+    missed: Document = {}
     for name, limit in LIMITS.items():
         found = [
-            (figure, f"{scenario}, {place}")
+            (figure, scenario, place)
             for scenario, mine in figures.items()
             for place, figure in mine.get(name, {}).items()
         ]
-        kept = sum(limit.is_kept(figure) for figure, _ in found)
-        summary[name] = [kept, len(found), *max(found, default=(0.0, "–"))]
-    return summary
+        misses = [one for one in found if not limit.is_kept(one[0])]
+        largest, *where = max(found, default=(0.0, "–"))
+        limits[name] = [len(found) - len(misses), len(found), largest, ", ".join(map(str, where))]
+        for figure, scenario, place in misses:
+            missed.setdefault(name, {}).setdefault(scenario, {})[place] = figure
+    return {"limits": limits, "missed": missed}
 
 
 def describe_limits(results: Document) -> Iterator[str]:
     """Yield the part of the page about the limits: all of them, and the cells that miss one."""
-    facts = {cell.name: cell.facts for cell in cells_of(results)}
-    [summary] = [one["limits"] for one in facts.values() if "limits" in one]
+    [facts] = [cell.facts for cell in cells_of(results) if "limits" in cell.facts]
     yield "\n## Lastmile in every cell\n"
     yield "A cell is a scenario, a delay L from a pod's request to its first batch, and a noise.\n"
     rows = []
     for name, limit in LIMITS.items():
-        kept, num_cells, largest, where = summary[name]
+        kept, num_cells, largest, where = facts["limits"][name]
         shown = (f"≤ {limit.show(limit.at_most)}", f"{kept} of {num_cells}", limit.show(largest))
         rows.append([limit.text, *shown, where])
     yield from build_table(("figure", "limit", "cells that keep it", "largest", "where"), rows)
-    for name, limit in LIMITS.items():
+    for name, missed in facts["missed"].items():
+        limit = LIMITS[name]
+        yield f"\nCells that miss the limit: {limit.text} (· keeps it)\n"
         rows = [
             [scenario, *(limit.show(cells[p]) if p in cells else "·" for p in PLACES)]
-            for scenario, one in facts.items()
-            if (cells := one.get("missed", {}).get(name))
+            for scenario, cells in missed.items()
         ]
-        if rows:
-            yield f"\nCells that miss the limit: {limit.text} (· keeps it)\n"
-            yield from build_table(("scenario", *PLACES), rows)
+        yield from build_table(("scenario", *PLACES), rows)

@@ -9,7 +9,6 @@ Their settings are those that cost least in a search on a grid over all scenario
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -42,20 +41,16 @@ class Seen:
     gpu_utilization: float | None
 
 
-@dataclass(slots=True)
 class Window:
     """Values of a window of time."""
 
-    seconds: float
-    _values: deque[tuple[float, int]] = field(default_factory=deque)
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._values = seconds, list[tuple[float, int]]()
 
-    def add(self, at: float, value: int) -> None:
-        self._values.append((at, value))
-        while self._values[0][0] <= at - self.seconds:
-            self._values.popleft()
-
-    @property
-    def values(self) -> list[int]:
+    def add(self, at: float, value: int) -> list[int]:
+        """Add a value; return those of the window."""
+        kept = [one for one in self._values if one[0] > at - self._seconds]
+        self._values = [*kept, (at, value)]
         return [value for _, value in self._values]
 
 
@@ -132,10 +127,10 @@ class Hpa(Peer):
         wanted = seen.desired
         if abs(ratio - 1.0) > HPA_TOLERANCE:
             wanted = math.ceil(seen.ready * ratio)
-        self._wanted.add(seen.at, wanted)
+        recent = self._wanted.add(seen.at, wanted)
         if wanted > seen.desired:
             return min(wanted, max(2 * seen.desired, seen.desired + HPA_UP_PODS))
-        return min(seen.desired, max(self._wanted.values))
+        return min(seen.desired, max(recent))
 
 
 @dataclass(slots=True)
@@ -181,9 +176,9 @@ class RayAutoscaler(Peer):
         self._spare = Window(RAY_IDLE_SECONDS)
 
     def want(self, seen: Seen) -> int:
-        self._spare.add(seen.at, math.floor(seen.ready * (1.0 - seen.busy)))
+        spare = self._spare.add(seen.at, math.floor(seen.ready * (1.0 - seen.busy)))
         # Ray Data submits as many tasks as its queue has room for.
         pending = math.ceil(seen.free_units - seen.ready)
         if pending >= 1 and seen.ready >= seen.desired:
             return seen.desired + min(pending, seen.desired)
-        return seen.desired - min(self._spare.values)
+        return seen.desired - min(spare)

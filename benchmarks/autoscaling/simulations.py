@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 
 from benchmarks.autoscaling.policies import POLICIES
 from benchmarks.autoscaling.scenarios import SCENARIOS, Cell, Scenario, cells_of
@@ -20,16 +18,7 @@ Found = Mapping[str, Sequence[Measures]]  # of a cell, by policy, in the order o
 _Job = tuple[str, int, str, int]  # by names, which are sent to another process
 
 
-@contextmanager
-def open_pool() -> Iterator[ProcessPoolExecutor]:
-    """Return a pool of a process for each core."""
-    with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        yield pool
-
-
-def simulate_scenario(
-    pool: ProcessPoolExecutor, scenario: Scenario, seeds: Sequence[int]
-) -> list[Found]:
+def simulate_scenario(pool: Executor, scenario: Scenario, seeds: Sequence[int]) -> list[Found]:
     """Simulate every policy in every cell of a scenario."""
     places = range(len(cells_of(scenario)))
     jobs: list[_Job] = [

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.autoscaling.__main__ import ALL_CELLS, main
 from benchmarks.autoscaling.judging import PRICE
-from benchmarks.autoscaling.policies import ORACLE, OURS, POLICIES
+from benchmarks.autoscaling.policies import ORACLE, POLICIES
 
 SCENARIO = "two on one quota"
 
@@ -19,18 +19,12 @@ def test_it_simulates_and_judges(tmp_path: Path) -> None:
     assert main(options) == 0
     results = json.loads((tmp_path / "autoscaling.json").read_text())
     cells = {cell["cell"]: cell for cell in results["cells"]}
-    assert cells.keys() == {*ALL_CELLS.values(), SCENARIO}
+    assert cells.keys() == {*ALL_CELLS.values()}
     for name in ALL_CELLS.values():
         assert cells[name]["arms"].keys() == POLICIES.keys()
         assert cells[name]["arms"][ORACLE]["cost"] == [1, 1]
-    assert cells[SCENARIO]["arms"].keys() == {OURS}
     limits = cells[ALL_CELLS[PRICE]]["facts"]["limits"]
     judged = {name: num_cells for name, (_, num_cells, *_) in limits.items() if num_cells}
     assert judged == dict.fromkeys(("idle", "hours", "late", "cost"), 4 * 2)
     assert "<svg" in (tmp_path / "autoscaling.svg").read_text()
     assert "**Indicative" in (tmp_path / "autoscaling.md").read_text()
-
-
-def test_unknown_scenarios_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--scenarios", "steady,none"]) == 1
-    assert "got none" in capsys.readouterr().err

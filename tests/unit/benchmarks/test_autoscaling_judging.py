@@ -11,7 +11,6 @@ from benchmarks.autoscaling.judging import (
     NUM_GPUS,
     PRICE,
     collect,
-    find_misses,
     find_upper_bound,
     judge,
     sum_up,
@@ -125,22 +124,15 @@ def test_the_page_lists_scenarios_that_miss_a_limit() -> None:
         "machine": {"processor": "x", "cores": 2},
         "loadAverage": [0.0, 0.0],
     }
-    limits = sum_up_limits({"churn": figures})
     arms = {OURS: {"cost": [1.0, 1.0]}, OTHER: {"cost": [1.02, 1.03]}}
-    cells = [
-        Cell(name=ALL_CELLS[20], base=OURS, arms=arms, facts={"limits": limits}),
-        Cell(
-            name="churn",
-            base=OURS,
-            arms={OURS: {"cost": [1.0, 1.0]}},
-            facts={"missed": find_misses(figures)},
-        ),
-    ]
+    facts = sum_up_limits({"churn": figures, "ramp": collect([{"idle": 0.0}] * 8)})
+    cells = [Cell(name=ALL_CELLS[20], base=OURS, arms=arms, facts=facts)]
     page = build_page(
         BENCHMARK, build_results(BENCHMARK, circumstances, {"rounds": 2, "scenarios": "x"}, cells)
     )
     assert f"fewer than {ROUNDS} seeds; not all scenarios" in page
     assert f"{OTHER} over {OURS} | 1.025 [" in page
-    assert "| 7 of 8 | 4.70 | churn, L 300 s, 20 % |" in page
+    assert "| 15 of 16 | 4.70 | churn, L 300 s, 20 % |" in page
     assert f"| churn |{' · |' * 7} 4.70 |" in page
     assert page.count("| churn | ·") == 1  # worker hours keep their limit
+    assert "| ramp |" not in page
