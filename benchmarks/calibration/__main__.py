@@ -14,8 +14,9 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain, repeat
 
-from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS, Compared, Job, run_job
+from benchmarks.calibration.comparisons import KEPT_SHARES, Compared, compare_equal, compare_kept
 from benchmarks.harness.cells import Cell, Values
 from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.program import build_parser, run
@@ -42,7 +43,7 @@ BENCHMARK = Benchmark(
         "Each comparison has a click log of its own. Verdicts about equal variants are false. "
         "Unpaired means add the noise of seeds and rows of both variants. Rows alone is a "
         "bootstrap of the difference between one training of each, which leaves out the noise of "
-        "training. Detectable is the median of what compare says it finds in four of five cases."
+        "training."
     ),
     metrics=[
         Metric(
@@ -56,7 +57,6 @@ BENCHMARK = Benchmark(
             ("Found", "verdicts, % of comparisons", 100.0),
             ("Width", "interval ÷ compare's", 1.0),
             ("Difference", "1,000 × mean difference", 1000.0),
-            ("Detectable", "1,000 × detectable", 1000.0),
         )
         for metric in _METRICS
     ],
@@ -84,18 +84,17 @@ def measure(options: argparse.Namespace) -> Iterator[Cell]:
     num_power = options.rounds // _A_A_PER_POWER
     if not num_power:
         raise BenchmarkError(f"--rounds: must be at least {_A_A_PER_POWER}; got {options.rounds}")
-    jobs = [Job(index=i, num_rows=options.rows, is_power=True) for i in range(num_power)]
-    jobs += [Job(index=i, num_rows=options.rows, is_power=False) for i in range(options.rounds)]
     found: list[Compared] = []
     # Torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
-        for number, results in enumerate(pool.map(run_job, jobs), start=1):
+        power = pool.map(compare_kept, range(num_power), repeat(options.rows))
+        equal = pool.map(compare_equal, range(options.rounds), repeat(options.rows))
+        for number, results in enumerate(chain(power, equal), start=1):
             found += results
-            print(f"\r{number} of {len(jobs)} logs", end="", file=sys.stderr, flush=True)
+            print(f"\rlog {number}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    yield build_cell([one for one in found if one.kept_share == 1.0])
-    for share in KEPT_SHARES:
+    for share in (1.0, *KEPT_SHARES):
         yield build_cell([one for one in found if one.kept_share == share])
 
 
@@ -104,7 +103,7 @@ def build_cell(found: Sequence[Compared]) -> Cell:
     share = found[0].kept_share
     is_equal = share == 1.0
     arms: dict[str, Values] = {}
-    for seeds in (MIN_SEEDS,) if is_equal else POWER_SEEDS:
+    for seeds in sorted({one.seeds for one in found}):
         mine, unpaired, alone = (
             arms.setdefault(_arm(name, seeds), {}) for name in ("compare", "unpaired", "rows alone")
         )
@@ -114,14 +113,10 @@ def build_cell(found: Sequence[Compared]) -> Cell:
             unpaired[f"{metric}Found"] = [statistics.fmean(one.unpaired for one in rows)]
             if is_equal:
                 alone[f"{metric}Found"] = [statistics.fmean(one.rows_alone for one in rows)]
-                mine[f"{metric}Width"] = [1.0]
                 widths = [one.unpaired_width for one in rows]
                 unpaired[f"{metric}Width"] = [statistics.median(widths)]
             else:
-                differences = [one.difference for one in rows]
-                mine[f"{metric}Difference"] = [statistics.fmean(differences)]
-                detectable = [one.detectable for one in rows]
-                mine[f"{metric}Detectable"] = [statistics.median(detectable)]
+                mine[f"{metric}Difference"] = [statistics.fmean(one.difference for one in rows)]
     return Cell(
         name=EQUAL if is_equal else f"trains on {share:.0%} of the rows",
         base=COMPARE,

@@ -20,7 +20,6 @@ from benchmarks.calibration.trainings import LABEL, Log, Scores, make_log, train
 from pipeline_runtime.comparison.bootstrap import ScoredRows, draw_metric, measure
 from pipeline_runtime.comparison.intervals import CONFIDENCE, MIN_SEEDS, find_t
 from pipeline_runtime.comparison.judging import Arm, judge_rows
-from pipeline_runtime.comparison.model import ComparedMetric
 
 # Shares of the training rows that the other variant trains on, for the power.
 KEPT_SHARES: Final = (0.6, 0.54, 0.48, 0.42, 0.36)
@@ -47,37 +46,30 @@ class Compared:
     seeds: int
     metric: str
     difference: float
-    detectable: float
     found: bool
     unpaired: bool
     unpaired_width: float
     rows_alone: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One log, and the comparisons on it."""
-
-    index: int
-    num_rows: int
-    is_power: bool
-
-
-def run_job(job: Job) -> list[Compared]:
-    """Train on one log, and compare."""
+def compare_equal(index: int, num_rows: int) -> list[Compared]:
+    """Compare variants that are the same, on a log of their own."""
     torch.set_num_threads(1)
-    if not job.is_power:
-        log = make_log(job.index, job.num_rows)
-        first = [train(log, seed) for seed in range(MIN_SEEDS)]
-        second = [train(log, _OTHER_SEEDS + seed) for seed in range(MIN_SEEDS)]
-        return list(_compare(log, first, second, kept_share=1.0))
-    log = make_log(_POWER_LOGS + job.index, job.num_rows)
+    log = make_log(index, num_rows)
+    first = [train(log, seed) for seed in range(MIN_SEEDS)]
+    second = [train(log, _OTHER_SEEDS + seed) for seed in range(MIN_SEEDS)]
+    return list(_compare(log, first, second, kept_share=1.0))
+
+
+def compare_kept(index: int, num_rows: int) -> list[Compared]:
+    """Compare with variants that train on each share of the rows, by each number of seeds."""
+    torch.set_num_threads(1)
+    log = make_log(_POWER_LOGS + index, num_rows)
     most = max(POWER_SEEDS)
     first = [train(log, seed) for seed in range(most)]
     found: list[Compared] = []
     for share in KEPT_SHARES:
-        seeds = range(_OTHER_SEEDS, _OTHER_SEEDS + most)
-        second = [train(log, seed, kept_share=share) for seed in seeds]
+        second = [train(log, _OTHER_SEEDS + seed, kept_share=share) for seed in range(most)]
         for number in POWER_SEEDS:
             found += _compare(log, first[:number], second[:number], kept_share=share)
     return found
@@ -91,39 +83,33 @@ def _compare(
         group_N=log.user_N,
         label_N=log.evaluation[LABEL].to_numpy().astype(np.float64),
         weight_N=np.ones(log.evaluation.num_rows),
-        prediction_MN=np.stack([scores.prediction_N for scores in models]),
-        loss_MN=np.stack([scores.loss_N for scores in models]),
+        prediction_MN=np.stack([prediction_N for prediction_N, _ in models]),
+        loss_MN=np.stack([loss_N for _, loss_N in models]),
     )
-    seeds = tuple(range(len(first)))
-    arms = [Arm(label="A", seeds=seeds), Arm(label="B", seeds=seeds)]
-    for metric in judge_rows(arms, rows):
-        yield _describe(metric, rows, kept_share)
-
-
-def _describe(metric: ComparedMetric, rows: ScoredRows, kept_share: float) -> Compared:
-    [difference] = metric.differences
-    assert difference.high is not None, "there are at least three seeds"
-    number = difference.seeds
-    value_M, drawn_RM = measure(rows, metric.name), draw_metric(rows, metric.name)
-    normal = find_t(CONFIDENCE, len(drawn_RM) - 1)
+    number = len(first)
+    arms = [Arm(label=label, seeds=tuple(range(number))) for label in "AB"]
     parts = [slice(number), slice(number, None)]
-    # Each mean has the noise of its seeds, and that of the rows, as if the rows were others.
-    unpaired = normal * math.sqrt(
-        sum(
-            value_M[part].var(ddof=1) / number + drawn_RM[:, part].mean(axis=1).var(ddof=1)
-            for part in parts
+    for metric in judge_rows(arms, rows):
+        [difference] = metric.differences
+        assert difference.high is not None, "there are at least three seeds"
+        value_M, drawn_RM = measure(rows, metric.name), draw_metric(rows, metric.name)
+        normal = find_t(CONFIDENCE, len(drawn_RM) - 1)
+        # Each mean has the noise of its seeds, and that of the rows, as if the rows were others.
+        unpaired = normal * math.sqrt(
+            sum(
+                value_M[part].var(ddof=1) / number + drawn_RM[:, part].mean(axis=1).var(ddof=1)
+                for part in parts
+            )
         )
-    )
-    alone = normal * float((drawn_RM[:, number] - drawn_RM[:, 0]).std(ddof=1))
-    verdict, is_equal = difference.verdict, kept_share == 1.0
-    return Compared(
-        kept_share=kept_share,
-        seeds=number,
-        metric=metric.name,
-        difference=difference.value,
-        detectable=difference.detectable,
-        found=verdict != "Inconclusive" if is_equal else verdict == "Worse",
-        unpaired=bool(abs(difference.value) > unpaired),
-        unpaired_width=unpaired / (difference.high - difference.value),
-        rows_alone=bool(abs(value_M[number] - value_M[0]) > alone),
-    )
+        alone = normal * float((drawn_RM[:, number] - drawn_RM[:, 0]).std(ddof=1))
+        is_found = difference.verdict != "Inconclusive"
+        yield Compared(
+            kept_share=kept_share,
+            seeds=number,
+            metric=metric.name,
+            difference=difference.value,
+            found=is_found if kept_share == 1.0 else difference.verdict == "Worse",
+            unpaired=bool(abs(difference.value) > unpaired),
+            unpaired_width=unpaired / (difference.high - difference.value),
+            rows_alone=bool(abs(value_M[number] - value_M[0]) > alone),
+        )

@@ -42,6 +42,7 @@ CONFIG: dict[str, Any] = {
 }
 
 Floats = npt.NDArray[np.float32]
+Scores = tuple[Floats, Floats]  # a model's predictions and losses for the evaluation rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,14 +52,6 @@ class Log:
     training: pa.Table
     evaluation: pa.Table
     user_N: npt.NDArray[np.int64]  # of the evaluation rows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
-    """A model's predictions and losses for the evaluation rows."""
-
-    prediction_N: Floats
-    loss_N: Floats
 
 
 def make_log(seed: int, num_rows: int) -> Log:
@@ -101,14 +94,11 @@ def train(log: Log, seed: int, *, kept_share: float = 1.0) -> Scores:
     features = choose_features(config, log.training.schema, label=LABEL, weight=None)
     model = RankingModel(features, config)
     model.load_state_dict(context.state)
-    return _score(model.eval(), to_batch(log.evaluation, weight_column=None, label_column=LABEL))
-
-
-@torch.no_grad()
-def _score(model: nn.Module, batch: Batch) -> Scores:
-    logits_N = model(batch).float()
+    batch = to_batch(log.evaluation, weight_column=None, label_column=LABEL)
+    with torch.no_grad():
+        logits_N = model.eval()(batch).float()
     losses_N = F.binary_cross_entropy_with_logits(logits_N, batch[LABEL], reduction="none")
-    return Scores(prediction_N=torch.sigmoid(logits_N).numpy(), loss_N=losses_N.numpy())
+    return torch.sigmoid(logits_N).numpy(), losses_N.numpy()
 
 
 class _Context:

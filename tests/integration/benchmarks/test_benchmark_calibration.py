@@ -1,4 +1,4 @@
-"""The calibration trains, compares and counts, and equal jobs give equal comparisons."""
+"""The calibration trains, compares and counts, and equal logs give equal comparisons."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.calibration.__main__ import BENCHMARK, COMPARE, EQUAL, build_cell, main
-from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS, Compared, Job, run_job
+from benchmarks.calibration.comparisons import KEPT_SHARES, POWER_SEEDS, Compared, compare_equal
 from benchmarks.harness.report import judge
 
 pytestmark = pytest.mark.slow
@@ -37,9 +37,8 @@ def test_every_comparison_is_counted(tmp_path: Path) -> None:
     assert f"| {EQUAL} | {COMPARE} |" in (tmp_path / "calibration.md").read_text()
 
 
-def test_equal_jobs_give_equal_comparisons() -> None:
-    job = Job(index=1, num_rows=400, is_power=False)
-    assert run_job(job) == run_job(job)
+def test_equal_logs_give_equal_comparisons() -> None:
+    assert compare_equal(1, 400) == compare_equal(1, 400)
 
 
 @pytest.mark.parametrize(("num_false", "is_met"), [(0, True), (1, True), (2, False)])
@@ -50,7 +49,6 @@ def test_one_false_verdict_of_twenty_is_allowed(num_false: int, is_met: bool) ->
             seeds=3,
             metric=metric,
             difference=0.0,
-            detectable=0.01,
             found=found,
             unpaired=False,
             unpaired_width=10.0,
