@@ -33,7 +33,6 @@ _LASTMILE = str(Path(sys.executable).with_name("lastmile"))
 _TABLE_ROWS = 100_000  # as many epochs as it takes
 _NUM_EPOCHS = 1000
 _SCRAPE_SECONDS = 3.0
-_STOP_SECONDS = 90.0  # a step, a checkpoint, and the report
 
 
 def observe(profile: Profile, root: Path) -> RealRun:
@@ -130,9 +129,6 @@ def _train(
     try:
         yield read
     finally:
-        process.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_STOP_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
