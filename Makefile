@@ -138,7 +138,7 @@ bench-gpu: setup ## Train on this machine's GPU with Pipeline.loader and a DataL
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 bench-gpu-pack: setup ## Pack bench-gpu and tests/gpu with their wheels, for a machine with a GPU and no network
-	$(BIN)/python -m benchmarks.gpu.pack $(ARGS)
+	$(BIN)/python -m benchmarks.gpu.pack
 
 bench-iceberg: setup build/iceberg-peers ## Compare reading, joining and writing Iceberg tables with other engines (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.iceberg $(ARGS)

@@ -9,6 +9,7 @@ benchmark or a test failed. This file needs nothing but the standard library.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -22,7 +23,7 @@ def main() -> int:
     """Run the benchmark and the tests; return the exit code."""
     output = Path(sys.argv[1] if len(sys.argv) > 1 else "results").resolve()
     root = Path(__file__).resolve().parent
-    for wheel in sorted((root / "wheels").glob("*.whl")):  # without a network, without pip
+    for wheel in (root / "wheels").glob("*.whl"):  # without a network, without pip
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(root / "site")
     benchmark = ["-m", "benchmarks.gpu", "--data", str(root / "data"), "--output", str(output)]
@@ -34,11 +35,9 @@ def main() -> int:
 
 def has_gpu() -> bool:
     """Return whether the driver lists a GPU; importing torch to ask it takes seconds."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False)
-    except FileNotFoundError:
+    if shutil.which("nvidia-smi") is None:
         return False
-    return listed.returncode == 0 and b"GPU " in listed.stdout
+    return b"GPU " in subprocess.run(["nvidia-smi", "-L"], capture_output=True, check=False).stdout
 
 
 def run_python(root: Path, seconds: float, *arguments: str) -> bool:
@@ -48,11 +47,10 @@ def run_python(root: Path, seconds: float, *arguments: str) -> bool:
     environment = os.environ | {"PYTHONPATH": path}
     command = [sys.executable, *arguments]
     try:
-        done = subprocess.run(command, cwd=root, env=environment, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        print(f"{' '.join(command)}: ended after {seconds:.0f} s", file=sys.stderr)
+        return not subprocess.run(command, cwd=root, env=environment, timeout=seconds).returncode
+    except subprocess.TimeoutExpired as error:
+        print(error, file=sys.stderr)
         return False
-    return done.returncode == 0
 
 
 if __name__ == "__main__":

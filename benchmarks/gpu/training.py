@@ -23,7 +23,7 @@ from benchmarks.harness.machine import describe_machine, num_cores
 from benchmarks.harness.serving import serve
 from pipeline_runtime.batches import ROW_WEIGHT, Batch
 
-LASTMILE, DATALOADER = "Pipeline.loader", "DataLoader"
+LASTMILE: Final = "Pipeline.loader"  # the other way is a DataLoader
 BATCH_SIZE: Final = 16_384
 _SEED: Final = 7  # of the first weights, equal for every way
 _EMBEDDING_DIM: Final = 64
