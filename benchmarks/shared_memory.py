@@ -21,7 +21,7 @@ from benchmarks.harness.cells import Cell
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric
 from benchmarks.harness.rounds import Rounds, Sample, measure
-from benchmarks.overlap.sessions import FEEDS, MODELS, PROCESSES, Bench, find_cores, open_bench
+from benchmarks.overlap.sessions import PROCESSES, Bench, find_cores, open_bench
 from pipeline_runtime.allocator import keep_freed_memory
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders
 from pipeline_runtime.feed.transport.wire import Sending
@@ -65,7 +65,7 @@ def through_objects(bench: Bench) -> Bench:
 
 def run_pass(bench: Bench) -> Sample:
     """Take all batches of the reader that is a process."""
-    session = bench.run(FEEDS[PROCESSES], MODELS[0])
+    session = bench.run(PROCESSES)
     _, rows = session.taken[-1]
     seconds = session.cpu_seconds / rows * 1e6
     values = {"rowsPerSecond": session.rows_per_second, "takingSeconds": seconds}

@@ -22,7 +22,7 @@ from benchmarks.dataloading.workloads import Workload
 from benchmarks.harness.cells import Cell
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
-from benchmarks.overlap.levels import AUTO, POINTS, RATE, compare_level
+from benchmarks.overlap.levels import AUTO, OF_SLOWER, POINTS, RATE, WAITED, compare_level
 from benchmarks.overlap.sessions import find_cores
 from pipeline_runtime.allocator import keep_freed_memory
 
@@ -36,13 +36,13 @@ BENCHMARK = Benchmark(
     "alone, S that of the better feed alone.",
     metrics=(
         Metric(name=RATE, label="thousand rows/s", scale=1e-3, is_compared=False, is_drawn=False),
-        Metric(name="ofSlower", label="rate / min(F, S)", is_compared=False),
-        Metric(name="waitedShare", label="share of time waited", is_compared=False, is_drawn=False),
+        Metric(name=OF_SLOWER, label="rate / min(F, S)", is_compared=False),
+        Metric(name=WAITED, label="share of time waited", is_compared=False, is_drawn=False),
     ),
     targets=tuple(
         Target(
             text=f"rate / min(F, S), at least {at_least}",
-            metric="ofSlower",
+            metric=OF_SLOWER,
             arms=(AUTO,),
             cells=[f"{level}, S/F near {point:g}" for level in POINTS],
             at_least=at_least,

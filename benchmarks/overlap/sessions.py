@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import ray
@@ -34,7 +34,7 @@ from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranking.trainer import train_loop
 from pipeline_runtime.training.stream import BatchStream, Cutting, agree_alone
 
-THREADS, PROCESSES = "threads", "processes"
+THREADS, PROCESSES = READERS = "threads", "processes"
 FROZEN: Final = "frozen"  # batches in memory
 NUM_FROZEN: Final = 64
 # The feed's threads start with the first batches, on the core that this thread has then.
@@ -72,8 +72,7 @@ class Session(TrainContext):
         stream = _open_stream(spec, plan, readers)
         super().__init__(spec, plan.training.output_schema, torch.device("cpu"), wire_alone(stream))
         stream.agree = agree_alone  # no checkpoint falls due
-        self.frozen: Sequence[Batch] = ()
-        self.steps: int | None = None  # of frozen batches; None: as long as there are batches
+        self.frozen: Iterator[Batch] | None = None  # instead of those of the readers
         self.taken: list[tuple[float, int]] = []  # when, and how many rows had come by then
         self.cpu_seconds = 0.0  # of this process, all batches long
         self._stream = stream
@@ -84,12 +83,11 @@ class Session(TrainContext):
         yield 0
 
     def batches(self) -> Generator[Batch, None, None]:
-        """Yield the epoch's batches, or the frozen ones again and again."""
+        """Yield the epoch's batches, or the frozen ones."""
         trainer, data = self._cores
         os.sched_setaffinity(0, {data})
-        source = itertools.cycle(self.frozen) if self.frozen else super().batches()
         started, cpu, rows = time.perf_counter(), time.process_time(), 0
-        for index, batch in enumerate(itertools.islice(source, self.steps)):
+        for index, batch in enumerate(self.frozen or super().batches()):
             if index == _PIN_AFTER:
                 os.sched_setaffinity(0, {trainer})
             rows += len(batch[ROW_WEIGHT])
@@ -137,49 +135,31 @@ def _open_stream(spec: Training, plan: Plan, readers: FeedSource) -> BatchStream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """The kinds of sessions.
-
-    Attributes:
-        source: of its batches: `FROZEN`, or readers as threads or processes.
-        trains: whether a model is trained on them.
-    """
-
-    source: str
-    trains: bool
-
-    def __str__(self) -> str:
-        if self.source == FROZEN:
-            return "model"
-        return f"{'both' if self.trains else 'feed'}, {self.source}"
-
-
-MODEL: Final = Kind(source=FROZEN, trains=True)
-FEEDS: Final = {readers: Kind(source=readers, trains=False) for readers in (THREADS, PROCESSES)}
-BOTH: Final = {readers: Kind(source=readers, trains=True) for readers in (THREADS, PROCESSES)}
-KINDS: Final = (MODEL, *FEEDS.values(), *BOTH.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """One level of work on one table."""
+    """One level of work on one table; the cores are the trainer's and the data's."""
 
-    workload: Workload
+    spec: Training
+    plan: Plan
     readers: Mapping[str, FeedSource]
-    cores: tuple[int, int]  # the trainer's, the data's
-    frozen: Sequence[Batch] = ()
+    cores: tuple[int, int]
+    frozen: list[Batch] = field(default_factory=list)
 
-    def run(self, kind: Kind, model: Mapping[str, Any], *, steps: int | None = None) -> Session:
-        """Run one session of a kind.
+    def run(
+        self, source: str, model: Mapping[str, Any] | None = None, *, steps: int | None = None
+    ) -> Session:
+        """Take all batches of the readers, or so many frozen ones, and train a model on them.
 
         Args:
-            steps: of a model on frozen batches.
+            source: of the batches, one of `READERS` or `FROZEN`.
+            model: without one, nothing is done with the batches.
         """
-        session = self._open(kind, model)
-        if kind.source == FROZEN:
-            session.frozen, session.steps = self.frozen, steps
+        spec = self.spec.model_copy(update={"config": dict(model or {})})
+        readers = self.readers[THREADS if source == FROZEN else source]
+        session = Session(spec, self.plan, readers, self.cores)
+        if source == FROZEN:
+            session.frozen = itertools.islice(itertools.cycle(self.frozen), steps)
         try:
-            if kind.trains:
+            if model:
                 train_loop(session)
             else:
                 for _ in session.batches():
@@ -188,25 +168,16 @@ class Bench:
             os.sched_setaffinity(0, set(self.cores))
         return session
 
-    def freeze(self) -> Bench:
-        """Return the same bench with the first batches of an epoch, all different."""
-        session = self._open(FEEDS[THREADS], MODELS[0])
-        batches = itertools.islice(session.batches(), NUM_FROZEN)
-        frozen = [{name: tensor.clone() for name, tensor in batch.items()} for batch in batches]
+    def freeze(self) -> None:
+        """Keep the first batches of an epoch, all different."""
+        session = Session(self.spec, self.plan, self.readers[THREADS], self.cores)
+        for batch in itertools.islice(session.batches(), NUM_FROZEN):
+            self.frozen.append({name: tensor.clone() for name, tensor in batch.items()})
         os.sched_setaffinity(0, set(self.cores))
-        return replace(self, frozen=frozen)
-
-    def _open(self, kind: Kind, model: Mapping[str, Any]) -> Session:
-        experiment = build_experiment(self.workload)
-        plan = build_plan(experiment, self.workload.root)
-        training = experiment.spec.training.model_copy(update={"config": dict(model)})
-        readers = self.readers[THREADS if kind.source == FROZEN else kind.source]
-        return Session(training, plan, readers, self.cores)
 
 
 def find_cores() -> tuple[int, int]:
-    """Return the cores of the trainer and of the data. Raises BenchmarkError if there is only
-    one."""
+    """Return the cores of the trainer and of the data."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise BenchmarkError("the trainer and the data need a core each, but there is one")
@@ -220,25 +191,24 @@ def open_bench(workload: Workload, cores: tuple[int, int]) -> Iterator[Bench]:
     def fail(error: LastmileError) -> None:  # travels by value
         raise error
 
-    experiment = build_experiment(workload)
-    plan = build_plan(experiment, workload.root)
-    stream = Stream(
-        plan=plan.training,
-        chunk_rows=plan.training.chunk_rows,
-        batching=batching_of(plan.delivery, plan.training, experiment.spec.training),
-    )
+    spec = build_experiment(workload).spec.training
+    plan = build_plan(build_experiment(workload), workload.root)
+    rows = plan.training
+    batching = batching_of(plan.delivery, rows, spec)
+    streams = {"training": Stream(plan=rows, chunk_rows=rows.chunk_rows, batching=batching)}
     everywhere = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {cores[1]})
     # Ray is told of two cores, one of which is the trainer's.
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        pool, held = start_pool(
-            {"training": stream}, Reporter(on_failure=fail), labels=None, num_trainers=1
-        )
+        pool, held = start_pool(streams, Reporter(on_failure=fail), labels=None, num_trainers=1)
         os.sched_setaffinity(0, everywhere)
-        threads = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
-        processes = ActorReaders(pool=pool, streams=held, chunk_rows=stream.chunk_rows)
-        readers: dict[str, FeedSource] = {THREADS: threads, PROCESSES: processes}
-        yield Bench(workload=workload, readers=readers, cores=cores).freeze()
+        readers: dict[str, FeedSource] = {
+            THREADS: ThreadReaders(streams=streams, num_threads=threads_per_rank(1)),
+            PROCESSES: ActorReaders(pool=pool, streams=held, chunk_rows=rows.chunk_rows),
+        }
+        bench = Bench(spec=spec, plan=plan, readers=readers, cores=cores)
+        bench.freeze()
+        yield bench
     finally:
         ray.shutdown()
