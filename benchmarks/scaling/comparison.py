@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 
-from benchmarks.harness.cells import Cell, Values
+from benchmarks.harness.cells import Cell
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.harness.rounds import check_agreement
@@ -34,10 +35,10 @@ NORMAL_ROWS: Final = 16_384  # of a row group, as `lastmile sample-data` writes 
 SMALL_ROWS: Final = 1_400  # a slowed reader takes 50 ms for them
 SMALL_TABLE_ROWS: Final = 93 * SMALL_ROWS  # they are read again and again
 _MIN_CYCLES: Final = 4  # chunks of each reader in the steady part
-_SHARE: Final = "share"
-_CPU_RATIO: Final = "cpuRatio"
-# The metrics of an arm's rounds, by number of nodes and arm.
-Measured = dict[int, dict[str, Values]]
+_SHARE, _CPU_RATIO = "share", "cpuRatio"
+
+
+_BOTH = partial(Target, arms=(NORMAL, SMALL), of_ratio=False)
 
 BENCHMARK = Benchmark(
     name="scaling",
@@ -53,20 +54,8 @@ BENCHMARK = Benchmark(
         Metric(name=CPU, label="CPU, s", is_compared=False, is_drawn=False),
     ),
     targets=(
-        Target(
-            text="share of n readers, at least 0.9",
-            metric=_SHARE,
-            arms=(NORMAL, SMALL),
-            at_least=0.9,
-            of_ratio=False,
-        ),
-        Target(
-            text="CPU per row, to the fewest nodes, at most 1.1",
-            metric=_CPU_RATIO,
-            arms=(NORMAL, SMALL),
-            at_most=1.1,
-            of_ratio=False,
-        ),
+        _BOTH(text="share of n readers, at least 0.9", metric=_SHARE, at_least=0.9),
+        _BOTH(text="CPU per row, to the fewest nodes, at most 1.1", metric=_CPU_RATIO, at_most=1.1),
     ),
     cell_label="nodes",
     arm_label="units",
@@ -83,34 +72,35 @@ def main() -> int:
     return run(BENCHMARK, parser, compare)
 
 
-def compare(options: argparse.Namespace) -> Iterator[Cell]:
+def compare(options: argparse.Namespace) -> Iterable[Cell]:
     """Measure everything. Raises DisagreementError if the rows of two passes differ."""
     torch.set_num_threads(1)
     keep_freed_memory()  # as `lastmile` does, for the readers' nodes
-    nodes = sorted(options.nodes)
     normal = make_source(NORMAL, options.data, rows=options.rows, unit_rows=NORMAL_ROWS)
     small = make_source(SMALL, options.data, rows=SMALL_TABLE_ROWS, unit_rows=SMALL_ROWS)
-    ways = [(NORMAL, normal, Sending()), (SMALL, small, Sending())]
-    all_ways = [*ways, (SINGLE_CALLS, small, Sending(batched_calls=False))]
-    measured: Measured = {num_nodes: {} for num_nodes in nodes}
+    ways = {NORMAL: (normal, Sending()), SMALL: (small, Sending())}
+    all_ways = {**ways, SINGLE_CALLS: (small, Sending(batched_calls=False))}
+    nodes = sorted(options.nodes)
+    cells = {n: Cell(name=f"{n}", base="", arms={}, x=n) for n in nodes}
     checksums: dict[tuple[str, int], Any] = {}
     reader = slowed(READER_ROWS_PER_SECOND)
     with open_cluster() as cluster, open_readers([normal, small], reader) as readers:
         for num_nodes in order_nodes(nodes, options.rounds):
             cluster.resize(num_nodes)
             readers.wait_for(num_nodes)
-            for arm, source, sending in all_ways if num_nodes == nodes[-1] else ways:
+            chosen = all_ways if num_nodes == nodes[-1] else ways
+            for arm, (source, sending) in chosen.items():
                 num_groups = count_groups(num_nodes, options.seconds, source.stream.chunk_rows)
-                groups = source.groups(num_groups)
-                sample = run_pass(readers, source, groups, num_nodes, sending)
+                sample = run_pass(readers, source, source.groups(num_groups), num_nodes, sending)
                 first = checksums.setdefault((source.units, num_nodes), sample.checksum)
                 where = f"{num_nodes} nodes, {arm}"
                 check_agreement(where, {"the first pass": first, "this one": sample.checksum})
                 print(f"{where}: {sample.values[RATE]:,.0f} rows/s", file=sys.stderr, flush=True)
-                found = measured[num_nodes].setdefault(arm, {RATE: [], CPU: []})
-                for metric, values in found.items():
-                    values.append(sample.values[metric])
-    yield from describe(measured)
+                found = cells[num_nodes].arms.setdefault(arm, {})
+                for metric, value in sample.values.items():
+                    found.setdefault(metric, []).append(value)
+    derive(list(cells.values()))
+    return cells.values()
 
 
 def order_nodes(nodes: Sequence[int], rounds: int) -> list[int]:
@@ -124,14 +114,12 @@ def count_groups(num_nodes: int, seconds: float, chunk_rows: int) -> int:
     return num_nodes * (max(_MIN_CYCLES, cycles) + 4)
 
 
-def describe(measured: Measured) -> Iterator[Cell]:
-    """Yield a cell for each number of nodes, beginning with the fewest."""
-    fewest = next(iter(measured.values()))
-    for num_nodes, arms in measured.items():
-        for arm, values in arms.items():
-            wanted = num_nodes * READER_ROWS_PER_SECOND
+def derive(cells: Sequence[Cell]) -> None:
+    """Add the shares of n readers, and the CPU per row compared with the first cell's."""
+    for cell in cells:
+        for arm, values in cell.arms.items():
+            wanted = (cell.x or 0) * READER_ROWS_PER_SECOND
             values[_SHARE] = [rate / wanted for rate in values[RATE]]
-            if arms is not fewest and arm in fewest:
-                pairs = zip(values[CPU], fewest[arm][CPU], strict=True)
+            if cell is not cells[0] and arm in cells[0].arms:
+                pairs = zip(values[CPU], cells[0].arms[arm][CPU], strict=True)
                 values[_CPU_RATIO] = [most / few for most, few in pairs]
-        yield Cell(name=f"{num_nodes}", base="", arms=arms, x=num_nodes)

@@ -33,15 +33,9 @@ RATE, CPU = "rowsPerSecond", "cpuSeconds"  # the latter for a million rows
 
 @dataclass(slots=True, kw_only=True)
 class Meter:
-    """Rows and seconds of the steady part of a pass.
+    """Rows and seconds of the steady part of a pass, without `skipped` chunks at either end."""
 
-    Args:
-        look: returns the CPU seconds up to now.
-        skipped: chunks before the steady part, and after it.
-        num_chunks: in all, more than twice `skipped`.
-    """
-
-    look: Callable[[], float]
+    look: Callable[[], float]  # returns the CPU seconds up to now
     skipped: int
     num_chunks: int
     _ends: list[tuple[float, float, int]] = field(default_factory=list)  # seconds, CPU, rows so far
@@ -63,14 +57,9 @@ class Meter:
 
 
 def run_pass(
-    readers: Readers,
-    source: Source,
-    groups: Sequence[Group],
-    num_readers: int,
-    sending: Sending | None = None,
+    readers: Readers, source: Source, groups: Sequence[Group], num_readers: int, sending: Sending
 ) -> Sample:
-    """Take all rows of groups of one chunk each as tensors. Raises FeedError if no reader makes
-    them."""
+    """Take all rows of groups of one chunk each as tensors."""
 
     def look() -> float:
         """Return the CPU seconds of the trainer, and of the pool, which looks after the readers."""
@@ -79,7 +68,7 @@ def run_pass(
     meter = Meter(look=look, skipped=2 * num_readers, num_chunks=len(groups))
     waited, position = Waited(), Position()
     feed = ReaderFeed(
-        crew=ActorCrew(readers.pool, readers.streams, sending or Sending()),
+        crew=ActorCrew(readers.pool, readers.streams, sending),
         role=source.units,
         groups=groups,
         chunk_rows=source.stream.chunk_rows,

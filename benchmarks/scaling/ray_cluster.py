@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,16 +53,15 @@ class Node:
 class Cluster:
     """The data nodes of the head at `address`, which this process is connected to."""
 
-    def __init__(self, address: str, folder: Path) -> None:
-        self.address, self._folder = address, folder
-        self._started: list[Node] = []
+    def __init__(self, address: str, folder: Path, stack: ExitStack) -> None:
+        self.address, self._folder, self._stack = address, folder, stack
+        self._num_started = 0
         self.nodes: list[Node] = []  # without those that leave
 
     def add(self, count: int) -> None:
         """Start nodes, without waiting for them."""
         for _ in range(count):
-            serial = str(len(self._started))
-            labels = {**DATA_LABELS, _SERIAL_LABEL: serial}
+            serial = str(self._num_started)
             process = _start_ray(
                 self._folder / f"node-{serial}.log",
                 f"--address={self.address}",
@@ -71,16 +70,14 @@ class Cluster:
                 f"--temp-dir={self._folder / serial}",
                 "--num-cpus=1",
                 f"--object-store-memory={_NODE_STORE_BYTES}",
-                "--labels=" + ",".join(f"{name}={value}" for name, value in labels.items()),
+                f"--labels={SUBCLUSTER_LABEL}={DATA_SUBCLUSTER},{_SERIAL_LABEL}={serial}",
             )
-            self._started.append(Node(serial=serial, process=process))
-            self.nodes.append(self._started[-1])
+            self._stack.callback(_kill, process)  # `ray start` outlives a drained raylet
+            self._num_started += 1
+            self.nodes.append(Node(serial=serial, process=process))
 
     def resize(self, count: int) -> None:
-        """Start nodes and wait for them, or end the newest, until there are `count`.
-
-        Raises BenchmarkError if one does not come up.
-        """
+        """Start nodes and wait for them, or end the newest, until there are `count`."""
         for node in self.nodes[count:]:
             self.end(node)
         self.add(count - len(self.nodes))
@@ -113,11 +110,6 @@ class Cluster:
         command += [f"--deadline-remaining-seconds={_DRAIN_SECONDS}"]
         subprocess.run(command, check=True, capture_output=True)
 
-    def close(self) -> None:
-        """End the remaining processes of all nodes; `ray start` outlives a drained raylet."""
-        for node in self._started:
-            _kill(node.process)
-
 
 @contextmanager
 def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
@@ -129,31 +121,26 @@ def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
     # Otherwise Ray asks its nodes, but not this process, for a token in the user's home.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     # Ray's sockets are there, and their paths may have 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp", ignore_cleanup_errors=True) as name:
+    place = tempfile.TemporaryDirectory(prefix="lm-", dir="/tmp", ignore_cleanup_errors=True)
+    with place as name, ExitStack() as stack:
         folder = Path(name)
         with socket.socket() as probe:
             probe.bind((_HOST, 0))
-            port = probe.getsockname()[1]
+            address = f"{_HOST}:{probe.getsockname()[1]}"
         head = _start_ray(
             folder / "head.log",
             "--head",
-            f"--port={port}",
+            f"--port={address.partition(':')[2]}",
             f"--num-cpus={num_trainers}",
             *([f"--labels={SUBCLUSTER_LABEL}={TRAINING_SUBCLUSTER}"] if num_trainers else []),
             f"--object-store-memory={_HEAD_STORE_BYTES}",
             f"--temp-dir={folder}",
             "--include-dashboard=False",
         )
-        try:
-            _wait_for_head(head, folder / "head.log")
-            with connected(f"{_HOST}:{port}", 1, verbose=False):
-                cluster = Cluster(f"{_HOST}:{port}", folder)
-                try:
-                    yield cluster
-                finally:
-                    cluster.close()
-        finally:
-            _kill(head)
+        stack.callback(_kill, head)
+        _wait_for_head(head, folder / "head.log")
+        stack.enter_context(connected(address, 1, verbose=False))
+        yield Cluster(address, folder, stack)
 
 
 def _start_ray(log: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -184,5 +171,5 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _alive() -> dict[str, str]:
     """Return Ray's ids of the data nodes that are up, by their serials."""
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-    serials = {node["NodeID"]: node["Labels"].get(_SERIAL_LABEL) for node in nodes if node["Alive"]}
-    return {serial: node_id for node_id, serial in serials.items() if serial is not None}
+    labelled = [node for node in nodes if node["Alive"] and _SERIAL_LABEL in node["Labels"]]
+    return {node["Labels"][_SERIAL_LABEL]: node["NodeID"] for node in labelled}

@@ -53,10 +53,7 @@ def make_source(units: str, data: Path, *, rows: int, unit_rows: int) -> Source:
     """Write the table unless it exists, and plan it with all columns and no steps.
 
     Args:
-        units: a name for units of this size.
-        data: folder below which tables are kept.
-        rows: of the table; its last unit is smaller if units do not divide them.
-        unit_rows: rows of a row group.
+        units: a name for units of this size, which is a row group.
     """
     folder = data / f"scaling-{rows}-{unit_rows}"
     options = SampleDataOptions(rows=rows, rows_per_group=unit_rows, days=1, compression="none")
@@ -76,7 +73,7 @@ class Readers:
     pid: int
 
     def wait_for(self, num_readers: int) -> None:
-        """Wait until exactly this many answer. Raises BenchmarkError if they never do."""
+        """Wait until exactly this many answer."""
         deadline = time.monotonic() + _START_SECONDS
         while (found := len(ray.get(self.pool.readers.remote(self.streams)).actors)) != num_readers:
             if time.monotonic() > deadline:

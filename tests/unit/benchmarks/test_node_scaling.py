@@ -6,14 +6,14 @@ from typing import Any, cast
 import pytest
 from benchmark_environment import ENVIRONMENT
 
-from benchmarks.harness.cells import Document
+from benchmarks.harness.cells import Cell, Document
 from benchmarks.harness.report import build_results, judge
 from benchmarks.scaling.comparison import (
     BENCHMARK,
     NORMAL,
     READER_ROWS_PER_SECOND,
     count_groups,
-    describe,
+    derive,
     order_nodes,
 )
 from benchmarks.scaling.passes import CPU, RATE, Meter
@@ -32,16 +32,13 @@ class FakeChunk:
 
 def measure_cells(*, share: float = 1.0, cpu: float = 1.0, rounds: int = 5) -> Document:
     """Return results of readers with a share of their rate; with more nodes a row costs `cpu`."""
-    measured = {
-        nodes: {
-            NORMAL: {
-                RATE: [nodes * READER_ROWS_PER_SECOND * share] * rounds,
-                CPU: [cpu if nodes > 1 else 1.0] * rounds,
-            }
-        }
-        for nodes in (1, 2, 4, 8)
-    }
-    return build_results(BENCHMARK, ENVIRONMENT, {}, list(describe(measured)))
+    cells = []
+    for nodes in (1, 2, 4, 8):
+        rates = [nodes * READER_ROWS_PER_SECOND * share] * rounds
+        values = {RATE: rates, CPU: [cpu if nodes > 1 else 1.0] * rounds}
+        cells.append(Cell(name=f"{nodes}", base="", arms={NORMAL: values}, x=nodes))
+    derive(cells)
+    return build_results(BENCHMARK, ENVIRONMENT, {}, cells)
 
 
 def met(results: Document, target: str) -> list[bool | None]:
