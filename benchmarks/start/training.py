@@ -65,14 +65,11 @@ def loop(ctx: Any) -> None:
 class _Rows(IterableDataset[Any]):
     """Batches of a table's rows, as a script reads them."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        for path in sorted(self._folder.rglob("*.parquet")):
+        for path in sorted(Path(sys.argv[1]).rglob("*.parquet")):
             file = pq.ParquetFile(path)
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=[*COLUMNS, LABEL, "position"])
@@ -86,7 +83,5 @@ class _Rows(IterableDataset[Any]):
 if __name__ == "__main__":
     trainer = Trainer(Path(sys.argv[2]))
     # No worker processes: they would begin later.
-    for batch in islice(DataLoader(_Rows(Path(sys.argv[1])), batch_size=None), STEPS):
+    for batch in islice(DataLoader(_Rows(), batch_size=None), STEPS):
         trainer.step(batch)
-    torch.save({"model": trainer.model.state_dict()}, Path(sys.argv[2]) / "model.pt")
-    trainer.record()
