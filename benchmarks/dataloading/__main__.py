@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, Final
@@ -22,35 +21,26 @@ from benchmarks.dataloading.tables import Table, make_table
 from benchmarks.dataloading.workloads import LEVELS, Workload
 from benchmarks.harness.cells import Cell
 from benchmarks.harness.children import ROOT, Child, environment_of
-from benchmarks.harness.machine import tree_pss_bytes
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.harness.rounds import Rounds, Sample, measure
 from pipeline_runtime.allocator import keep_freed_memory
 
 STEADY, WHOLE, CPU = "steadySeconds", "epochSeconds", "cpuSeconds"
-COLD, MEMORY = "coldFirstBatchSeconds", "peakBytes"
+COLD: Final = "coldFirstBatchSeconds"
 FLAT, NESTED = "flat, expanded", "nested, deduplicated"
 _NESTED_SUBJECT: Final = f"{SUBJECT} ({NESTED})"
 _PEERS: Final = (DATALOADER, THREADS, RAY_DATA)
-# How often memory is measured. It costs milliseconds per process, so never in a timed epoch.
-_WATCH_SECONDS: Final = 0.2
 # Half of the days of the sample data, so that the planner has a filter to push down. A table with
 # fewer rows than these has a single day.
 _WHERE: Final = "day >= '2026-01-05'"
 _ROWS_WITH_DAYS: Final = 1_000_000
 
 ALL_ON: Final = "all on"
-# By cell and variant, the switches of `pipelineOptions.debug` that are off.
-VARIANTS: Final[Mapping[str, Mapping[str, str]]] = {
-    FLAT: {
-        "pushdown off": "pushdown",
-        "projection off": "projection",
-        "kernels off": "kernels",
-        "page decoding off": "page_decoding",
-        "ready batches off": "ready_batches",
-    },
-    NESTED: {"page decoding off": "page_decoding", "deduplication off": "deduplication"},
+# By cell, the switches of `pipelineOptions.debug` that are off, one at a time.
+VARIANTS: Final[Mapping[str, Sequence[str]]] = {
+    FLAT: ("pushdown", "projection", "kernels", "page_decoding", "ready_batches"),
+    NESTED: ("page_decoding", "deduplication"),
 }
 
 # Least ratio by cell and peer, without work and with heavy work.
@@ -98,7 +88,6 @@ BENCHMARK = Benchmark(
         Metric(name=STEADY, label="steady, s per million rows"),
         Metric(name=WHOLE, label="whole epoch, s per million rows"),
         Metric(name=CPU, label="core seconds per million rows", is_compared=False, is_drawn=False),
-        Metric(name=MEMORY, label="memory, MiB", scale=2**-20, is_compared=False, is_drawn=False),
         Metric(name=COLD, label="first batch, fresh, s", is_compared=False, is_drawn=False),
     ),
     targets=tuple(build_targets()),
@@ -119,40 +108,21 @@ class Processes:
         self._alive: dict[str, Child] = {}
 
     def run(self, job: Job) -> dict[str, Any]:
-        """Measure an epoch in a process that stays. Raises BenchmarkError if it fails."""
+        """Measure an epoch in a process that stays."""
         if job.loader not in self._alive:
             self._alive[job.loader] = self._stack.enter_context(open_child(job.loader))
         return dict(self._alive[job.loader].ask(asdict(job)))
 
     def run_fresh(self, job: Job) -> dict[str, Any]:
-        """Measure an epoch in a new process, with its start and its memory."""
-        with open_child(job.loader) as process, _watching_memory(process.pid) as peak:
+        """Measure an epoch in a new process, with its start."""
+        with open_child(job.loader) as process:
             found = process.ask(asdict(job))
-        cold = found["firstBatchAt"] - process.started_at
-        return {**found, COLD: cold, MEMORY: peak[0]}
+            return {**found, COLD: found["firstBatchAt"] - process.started_at}
 
 
 def open_child(name: str) -> Child:
     """Start a process that measures, with Lastmile's setting of the allocator, also for peers."""
     return Child(name, [child.__file__], environment_of(ROOT) | keep_freed_memory())
-
-
-@contextmanager
-def _watching_memory(root: int) -> Iterator[list[int]]:
-    """Yield a list with the most memory that a process and its descendants had."""
-    peak, is_over = [0], threading.Event()
-
-    def watch() -> None:
-        while not is_over.wait(_WATCH_SECONDS):
-            peak[0] = max(peak[0], tree_pss_bytes(root))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def compare_loaders(level: str, table: Table, rounds: int, processes: Processes) -> Iterator[Cell]:
@@ -179,7 +149,8 @@ def compare_options(cell: str, table: Table, rounds: int, processes: Processes) 
     where = _WHERE if table.rows >= _ROWS_WITH_DAYS else None
     workload = replace(_workload("heavy", table, cell), where=where)
     workloads = {ALL_ON: workload}
-    for name, switch in VARIANTS[cell].items():
+    for switch in VARIANTS[cell]:
+        name = f"{switch.replace('_', ' ')} off"
         workloads[name] = replace(workload, options={switch: False})
     arms = {
         name: partial(sample, Job(loader=SUBJECT, workload=one), processes, table.rows)
@@ -202,9 +173,9 @@ def sample(job: Job, processes: Processes, rows: int) -> Sample:
 
 
 def sample_fresh(job: Job, processes: Processes) -> Sample:
-    """Measure the first batch and the memory of a new process."""
+    """Measure the first batch of a new process."""
     epoch = processes.run_fresh(job)
-    return Sample({name: epoch[name] for name in (COLD, MEMORY)}, epoch["sums"])
+    return Sample({COLD: epoch[COLD]}, epoch["sums"])
 
 
 def _workload(level: str, table: Table, cell: str = FLAT) -> Workload:

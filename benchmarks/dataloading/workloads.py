@@ -47,10 +47,7 @@ UNKNOWN_TEXT: Final = "unknown"
 # The columns that nested files have once per request: the user's, and the request's own.
 REQUEST_KEY: Final = "request_id"
 ONCE: Final = frozenset(
-    {
-        *(REQUEST_KEY, SPAM_KEY, "user_age_days", *TEXTS),
-        *(SEQUENCE, "user_sequence_actions"),
-    }
+    {REQUEST_KEY, SPAM_KEY, "user_age_days", *TEXTS, SEQUENCE, "user_sequence_actions"}
 )
 
 HASHED: Final = (*CATEGORIES, *TEXTS)
@@ -104,7 +101,6 @@ class Workload:
 
     @property
     def is_deduplicated(self) -> bool:
-        """Return whether batches have the columns of a request once."""
         return self.form == "deduplicated"
 
     @property

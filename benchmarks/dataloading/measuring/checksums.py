@@ -5,7 +5,7 @@
                 timed: it binds each value to its row, and each item of a list to its place
 
 `check_agreement` of the harness compares the sums of the loaders.
-All sums are modulo 2⁶⁴. Shapes: B rows, L items of a fixed-size list, N items of all lists.
+All sums are modulo 2⁶⁴. Shapes: B rows, N items of all lists.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.dataloading.workloads import ONCE, ROW_ID_COLUMNS
-from pipeline_runtime.batches import (
-    OFFSETS_SUFFIX,
-    REQUEST_INDEX,
-    ROW_WEIGHT,
-    VALUES_SUFFIX,
-    Batch,
-)
+from pipeline_runtime.batches import OFFSETS_SUFFIX, REQUEST_INDEX, VALUES_SUFFIX, Batch
 from pipeline_runtime.hashing import combine, mix64
 from pipeline_runtime.request_batches import expand
 
@@ -62,8 +56,7 @@ def proof_of(batch: Batch) -> Sums:
         if name.endswith(OFFSETS_SUFFIX):
             continue
         plain = name.removesuffix(VALUES_SUFFIX)
-        hashes_B = _hash_rows(batch, plain)
-        sums[plain] = int(combine(identity_B, hashes_B).sum(dtype=np.uint64))
+        sums[plain] = int(combine(identity_B, _hash_rows(batch, plain)).sum(dtype=np.uint64))
     return sums
 
 
@@ -74,25 +67,23 @@ def add_sums(left: Sums, right: Mapping[str, int]) -> Sums:
 
 
 def _identity_B(batch: Batch) -> Words:
-    first, second = (_words(_of_rows(batch, name)) for name in ROW_ID_COLUMNS)
-    return combine(mix64(first), mix64(second))
-
-
-def _of_rows(batch: Batch, name: str) -> npt.NDArray[Any]:
-    """Return a column's values by row [B]; expand those that a batch has once per request."""
-    values: npt.NDArray[Any] = batch[name].numpy()
+    """Return a hash of each row's identity; a batch may have the request's id once."""
+    request, position_B = (mix64(_words(batch[name].numpy())) for name in ROW_ID_COLUMNS)
     index_B = batch.get(REQUEST_INDEX)
-    return values if index_B is None or name not in ONCE else values[index_B.numpy()]
+    return combine(request if index_B is None else request[index_B.numpy()], position_B)
 
 
 def _hash_rows(batch: Batch, name: str) -> Words:
     """Return a hash [B] of each row's value, whatever the shape of the column."""
     if name in batch:
         values = batch[name].numpy()
-        words = _words(values)
-        return mix64(words) if values.ndim == 1 else _sum_places(words)
-    offsets_B1 = batch[name + OFFSETS_SUFFIX].numpy()
-    words_N = _words(batch[name + VALUES_SUFFIX].numpy())
+        if values.ndim == 1:
+            return mix64(_words(values))
+        offsets_B1 = np.arange(len(values) + 1) * values.shape[1]
+        words_N = _words(values.reshape(-1))
+    else:
+        offsets_B1 = batch[name + OFFSETS_SUFFIX].numpy()
+        words_N = _words(batch[name + VALUES_SUFFIX].numpy())
     lengths_B = np.diff(offsets_B1)
     places_N = np.arange(len(words_N)) - np.repeat(offsets_B1[:-1], lengths_B)
     mixed_N = mix64(words_N + places_N.astype(np.uint64) * _PLACE)
@@ -101,27 +92,11 @@ def _hash_rows(batch: Batch, name: str) -> Words:
     return combine(sums_B, lengths_B.astype(np.uint64))
 
 
-def _sum_places(words_BL: Words) -> Words:
-    length = words_BL.shape[1]
-    places_L = np.arange(length, dtype=np.uint64) * _PLACE
-    sums_B = mix64(words_BL + places_L).sum(axis=1, dtype=np.uint64)
-    return combine(sums_B, np.full(len(words_BL), length, dtype=np.uint64))
-
-
 def _words(values: npt.NDArray[Any]) -> Words:
     """Return each value as 64 bits: an integer's number, or a float's bits."""
-    words = _as_integers(values).astype(np.int64).view(np.uint64)
+    integer = _INTEGER_OF.get(values.dtype.str[1:])
+    bits = values if integer is None else values.view(integer)
+    words = bits.astype(np.int64).view(np.uint64)
     if values.dtype.kind == "f":
         words[np.isnan(values)] = _NAN_BITS
     return words
-
-
-def _as_integers(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a view of floats as integers with the same bits."""
-    integer = _INTEGER_OF.get(values.dtype.str[1:])
-    return values if integer is None else values.view(integer)
-
-
-def num_rows(batch: Batch) -> int:
-    """Return the number of rows of a batch."""
-    return int(batch[ROW_WEIGHT].shape[0])

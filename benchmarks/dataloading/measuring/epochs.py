@@ -15,14 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.dataloading.jobs import PROVE, Job
-from benchmarks.dataloading.measuring.checksums import (
-    Sums,
-    add_sums,
-    identities_of,
-    num_rows,
-    proof_of,
-)
+from benchmarks.dataloading.measuring.checksums import Sums, add_sums, identities_of, proof_of
 from benchmarks.harness.machine import tree_cpu_seconds
+from pipeline_runtime.batches import ROW_WEIGHT
 
 # The steady state lies between these shares of an epoch's rows.
 _STEADY_FROM, _STEADY_TO = 0.1, 0.9
@@ -38,38 +33,31 @@ class Steady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """Measurements of an epoch.
-
-    Attributes:
-        first_batch_at: by the system's clock, which other processes share.
-        steady_seconds_a_row: seconds per delivered row in the steady state.
-        cpu_seconds: of all its processes; None if unknown.
-        sums: of all batches, see `checksums`.
-    """
+    """Measurements of an epoch."""
 
     seconds: float
-    first_batch_at: float
-    steady_seconds_a_row: float
-    cpu_seconds: float | None
-    sums: Sums
+    first_batch_at: float  # by the system's clock, which other processes share
+    steady_seconds_a_row: float  # of delivered rows
+    cpu_seconds: float  # of all its processes
+    sums: Sums  # of all batches
 
 
 def run_epoch(job: Job, open_loader: Callable[[], Any]) -> Epoch:
     """Measure one epoch in this process."""
     sums_of, sums = proof_of if job.consumer == PROVE else identities_of, Sums()
     gc.collect()
-    cpu = tree_cpu_seconds(os.getpid())
+    cpu = tree_cpu_seconds(os.getpid()) or 0.0
     rows, first_batch_at = 0, 0.0
     arrivals: list[tuple[float, int]] = []  # the time, and the number of rows until then
     started = time.perf_counter()
     loader = open_loader()
     for batch in loader.batches():
         first_batch_at = first_batch_at or time.time()
-        rows += num_rows(batch)
+        rows += len(batch[ROW_WEIGHT])
         arrivals.append((time.perf_counter() - started, rows))
         sums = add_sums(sums, sums_of(batch))
     seconds = time.perf_counter() - started
-    used = tree_cpu_seconds(os.getpid())
+    used = (tree_cpu_seconds(os.getpid()) or 0.0) - cpu
     del loader
     gc.collect()  # ends a DataLoader's workers
     steady = find_steady(arrivals, seconds)
@@ -77,7 +65,7 @@ def run_epoch(job: Job, open_loader: Callable[[], Any]) -> Epoch:
         seconds=seconds,
         first_batch_at=first_batch_at or time.time(),
         steady_seconds_a_row=steady.seconds / max(1, steady.rows),
-        cpu_seconds=used - cpu if cpu is not None and used is not None else None,
+        cpu_seconds=used,
         sums=sums,
     )
 

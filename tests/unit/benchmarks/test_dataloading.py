@@ -11,7 +11,6 @@ from benchmarks.dataloading.__main__ import (
     ALL_ON,
     COLD,
     FLAT,
-    MEMORY,
     NESTED,
     STEADY,
     VARIANTS,
@@ -52,7 +51,7 @@ class StandIn:
         }
 
     def run_fresh(self, job: Job) -> dict[str, Any]:
-        return self.run(job) | {COLD: 2.0, MEMORY: 7}
+        return self.run(job) | {COLD: 2.0}
 
 
 # --- the steady state -----------------------------------------------------------------------------
@@ -87,7 +86,7 @@ def test_each_table_has_a_cell_with_its_peers() -> None:
     ratio = nested.ratio(f"{RAY_DATA} ({FLAT})", STEADY)
     assert ratio is not None
     assert (ratio.median, ratio.low) == (2.0, pytest.approx(2.0))
-    assert (flat.arms[SUBJECT][MEMORY], flat.arms[SUBJECT][COLD]) == ([7], [2.0])
+    assert flat.arms[SUBJECT][COLD] == [2.0]
     assert flat.facts["rows"] == ROWS
 
 
@@ -101,15 +100,15 @@ def test_each_variant_is_compared_with_all_on_of_its_table() -> None:
     for cell, variants in VARIANTS.items():
         processes = StandIn()
         found = compare_options(cell, TABLE, 1, processes)
-        assert (found.base, list(found.arms)) == (ALL_ON, [ALL_ON, *variants])
-        assert found.ratio(next(iter(variants)), WHOLE) is not None
+        assert (found.base, len(found.arms)) == (ALL_ON, 1 + len(variants))
+        assert all(found.ratio(arm, WHOLE) for arm in list(found.arms)[1:])
         workloads = [job.workload for job in processes.jobs]
         assert {f"{one.layout}, {one.form}" for one in workloads} == {cell}
 
 
 def test_a_variant_is_planned_for_threads(tmp_path: Path) -> None:
     root = make_table(tmp_path, 2000).roots["flat"]
-    for switch in VARIANTS[FLAT].values():
+    for switch in VARIANTS[FLAT]:
         workload = Workload(level="heavy", root=root, options={switch: False})
         experiment = build_experiment(workload)
         assert getattr(experiment.spec.pipeline_options.debug, switch) is False
