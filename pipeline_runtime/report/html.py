@@ -18,7 +18,7 @@ from markupsafe import Markup
 from pipeline_runtime import formatting
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import read_regular, write_atomically
-from pipeline_runtime.report import charts, measures, supply, view
+from pipeline_runtime.report import charts, measure_curves, measures, supply, view
 from pipeline_runtime.report.files.autoscaler_decisions import ScalingDecision, load_decisions
 from pipeline_runtime.report.files.measures_file import MeasureResult, load_measures
 from pipeline_runtime.report.files.metrics_history import HISTORY_SCHEMA, read_history
@@ -106,7 +106,7 @@ def _build_context(inputs: _Inputs) -> dict[str, object]:
         "metric_rows": charts.build_metric_rows(history),
         "measures": measures.build_measure_rows(summary.measures),
         "measure_tables": measures.build_measure_tables(inputs.measures),
-        "measure_curves": measures.build_measure_curves(inputs.measures),
+        "measure_curves": measure_curves.build_measure_curves(inputs.measures),
         "evaluation_metrics": view.list_evaluation_metrics(summary.training.evaluations),
         "funnels": [
             ("Output" if summary.output else "Training", view.build_funnel(summary.steps)),

@@ -1,6 +1,7 @@
-"""The metrics of the steps `measure` as text, tables and curves.
+"""The metrics of the steps `measure` as text and tables.
 
-Owned here: what is shown of each kind. `terminal` shows the values, `html` all of it.
+Owned here: what is shown of each kind. `terminal` shows the values, `html` all of it, with the
+curves of `measure_curves`.
 """
 
 from __future__ import annotations
@@ -39,16 +40,6 @@ class MeasureTable:
     rows: Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureCurve:
-    """One figure; `svg` is safe, all else is escaped by the page."""
-
-    title: str
-    svg: str
-    note: str = ""
-    has_points: bool = False
-
-
 def build_measure_rows(measures: Iterable[Measure]) -> list[MeasureRow]:
     """Return the value of each metric."""
     return [
@@ -56,7 +47,7 @@ def build_measure_rows(measures: Iterable[Measure]) -> list[MeasureRow]:
             name=measure.name,
             kind=measure.kind,
             step=measure.step,
-            value=_format(measure.value),
+            value=format_value(measure.value),
             rows=format_count(measure.rows),
             left_out=", ".join(f"{role}: {n:,}" for role, n in measure.left_out.items()),
         )
@@ -78,7 +69,7 @@ def _list_tables(measure: MeasureResult) -> Iterator[MeasureTable]:
             yield MeasureTable(
                 title=measure.name,
                 columns=[_name(key) for key in lines[0]],
-                rows=[[_format(value) for value in line.values()] for line in lines],
+                rows=[[format_value(value) for value in line.values()] for line in lines],
             )
     if measure.groups:
         rows = [_describe_group(group) for group in measure.groups]
@@ -92,43 +83,7 @@ def _list_tables(measure: MeasureResult) -> Iterator[MeasureTable]:
 
 def _describe_group(group: GroupResult) -> list[str]:
     texts = ["null" if value is None else str(value) for value in group.group]
-    return [*texts, _format(group.value), format_count(group.rows)]
-
-
-def build_measure_curves(measures: Sequence[MeasureResult]) -> list[MeasureCurve]:
-    """Return the ROC and reliability curves of all metrics, in their order."""
-    return [
-        curve
-        for index, measure in enumerate(measures)
-        for curve in _list_curves(f"measure-{index}", measure)
-    ]
-
-
-def _list_curves(slug: str, measure: MeasureResult) -> Iterator[MeasureCurve]:
-    # Matplotlib takes half a second to import, which a plan and a terminal should not pay.
-    from pipeline_runtime.report.drawing.squares import SquarePlot, draw_square
-
-    if measure.roc:
-        title = f"{measure.name}: ROC"
-        plot = SquarePlot(
-            name=f"{slug}-roc",
-            label=f"{title}, area {_format(measure.value)}",
-            x_title="false positive rate",
-            y_title="true positive rate",
-            points=measure.roc,
-        )
-        yield MeasureCurve(title=title, svg=draw_square(plot))
-    if measure.bins:
-        title = f"{measure.name}: reliability"
-        plot = SquarePlot(
-            name=f"{slug}-reliability",
-            label=f"{title}, mean label by mean score in {len(measure.bins)} ranges of the score",
-            x_title="mean score",
-            y_title="mean label",
-            points=[(line["meanScore"], line["meanLabel"]) for line in measure.bins],
-            has_markers=True,
-        )
-        yield MeasureCurve(title=title, svg=draw_square(plot))
+    return [*texts, format_value(group.value), format_count(group.rows)]
 
 
 def _name(key: str) -> str:
@@ -136,10 +91,11 @@ def _name(key: str) -> str:
 
 
 def _format_number(name: str, value: float) -> str:
-    return format_count(int(value)) if name in _COUNTS else _format(value)
+    return format_count(int(value)) if name in _COUNTS else format_value(value)
 
 
-def _format(value: Any) -> str:
+def format_value(value: Any) -> str:
+    """Return a value of a result as text."""
     if value is None:
         return NOTHING
     if isinstance(value, str | bool | Mapping):
