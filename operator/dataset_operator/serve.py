@@ -44,7 +44,6 @@ async def serving(
     traces: Sequence[aiohttp.TraceConfig] = (),
     metrics: OperatorMetrics | None = None,
     stop: asyncio.Event | None = None,
-    remembers: bool = True,
 ) -> AsyncIterator[Passes]:
     """Reconcile the experiments of these namespaces, of all if none is named.
 
@@ -55,14 +54,13 @@ async def serving(
         traces: traces of the watches' HTTP session.
         metrics: counts the passes, and the events of the watches.
         stop: is set when the watches end by themselves.
-        remembers: see `RememberingKube`; False to measure the requests that it saves.
 
     Raises:
         Exception: the error that ended the watches.
     """
     log_in = log_in or Login(in_cluster=not has_kubeconfig()).connection
     metrics = metrics or OperatorMetrics(Watched())
-    kube = RememberingKube(reconciler.kube, metrics.watched, remembers)
+    kube = RememberingKube(reconciler.kube, metrics.watched)
     heads = Heads(reconciler.connect)
     passes = _build_passes(replace(reconciler, kube=kube, connect=heads.connect), metrics)
     see, open_session = build_see(kube, heads), watch_metadata(log_in, traces)

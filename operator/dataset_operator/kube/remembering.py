@@ -64,13 +64,11 @@ class RememberingKube:
     Attributes:
         kube: sends the requests.
         follower: records each experiment that was read or written.
-        remembers: False if every pass fetches every object.
         clock: seconds, monotonic.
     """
 
     kube: Kube
     follower: Follower | None = None
-    remembers: bool = True
     clock: Callable[[], float] = time.monotonic
     _looks: dict[Key, _Look] = field(default_factory=dict)  # the oldest first
 
@@ -90,7 +88,7 @@ class RememberingKube:
 
     async def get(self, kind: str, namespace: str, name: str) -> Document | None:
         """See Kube."""
-        if kind not in _KEPT_SECONDS or not self.remembers:
+        if kind not in _KEPT_SECONDS:
             found = await self.kube.get(kind, namespace, name)
             if kind == KIND and found is not None and self.follower is not None:
                 self.follower.record(found)
