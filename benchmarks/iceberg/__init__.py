@@ -1,6 +1,6 @@
 """Lastmile on Iceberg tables against other programs that bring the same rows into memory.
 
 `__main__` lists the cells, `programs` what they compare and how, `lakes` makes the tables, `ours`,
-`peers`, `spark` and `writing` hold the programs, `child` measures one program in a process of its
-own, and `materializing` has the cell that compares days instead of programs.
+`peers`, `spark` and `writing` hold the programs, and `child` measures one program in a process of
+its own.
 """

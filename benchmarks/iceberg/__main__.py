@@ -12,7 +12,6 @@ from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.iceberg.lakes import make_lake
-from benchmarks.iceberg.materializing import compare_next_day
 from benchmarks.iceberg.programs import RATE, Comparison, Program, compare, open_programs
 
 _DAYS: Final = 4
@@ -20,27 +19,17 @@ _DAYS: Final = 4
 _LARGE: Final = {"days": 1, "rows_per_file": 1_048_576, "rows_per_group": 131_072}
 _LARGER: Final = 4  # times the rows, to compare memory
 _WARM_UP_ROWS: Final = 10_000
-_NEXT_DAY: Final = "next-day"
 
 _ICEBERG: Final = Program("Lastmile, Iceberg", "ours:iceberg_stream")
+_PARQUET: Final = Program("Lastmile, the same files as Parquet", "ours:parquet_stream")
 _JOIN: Final = Program("Lastmile, bucket join", "ours:bucket_join")
+_POLARS: Final = Program("Polars, bucket by bucket", "peers:polars_join")
+_SPARK: Final = Program("Spark, warm, storage-partitioned join", "spark:join")
 COMPARISONS: Final = (
-    Comparison(
-        cell="stream",
-        subject=_ICEBERG,
-        peer=Program("Lastmile, the same files as Parquet", "ours:parquet_stream"),
-    ),
+    Comparison(cell="stream", subject=_ICEBERG, peer=_PARQUET),
     Comparison(cell="join", subject=_JOIN, peer=_ICEBERG, adds_columns=True),
-    Comparison(
-        cell="polars",
-        subject=_JOIN,
-        peer=Program("Polars, bucket by bucket", "peers:polars_join"),
-    ),
-    Comparison(
-        cell="spark",
-        subject=_JOIN,
-        peer=Program("Spark, warm, storage-partitioned join", "spark:join", hands_over=False),
-    ),
+    Comparison(cell="polars", subject=_JOIN, peer=_POLARS),
+    Comparison(cell="spark", subject=_JOIN, peer=_SPARK),
     Comparison(cell="ray", subject=_JOIN, peer=Program("Ray's Dataset.join", "peers:ray_join")),
     Comparison(
         cell="memory",
@@ -50,13 +39,11 @@ COMPARISONS: Final = (
     ),
     Comparison(
         cell="write",
-        subject=Program(
-            "Lastmile, bucketed and sorted write", "writing:write_sorted", hands_over=False
-        ),
-        peer=Program("PyIceberg's append, unsorted", "writing:append", hands_over=False),
+        subject=Program("Lastmile, bucketed and sorted write", "writing:write_sorted"),
+        peer=Program("PyIceberg's append, unsorted", "writing:append"),
     ),
 )
-CELLS: Final = (*(comparison.cell for comparison in COMPARISONS), _NEXT_DAY)
+CELLS: Final = tuple(comparison.cell for comparison in COMPARISONS)
 
 
 def _at_least(text: str, cell: str, limit: float) -> Target:
@@ -75,12 +62,6 @@ BENCHMARK = Benchmark(
         Metric(name=RATE, label="rows/s"),
         Metric(name="arrowPeakBytes", label="Arrow's peak, MiB", scale=2**-20, is_drawn=False),
         Metric(name="peakBytes", label="the process's peak, MiB", scale=2**-20, is_drawn=False),
-        Metric(
-            name="daysOfWork",
-            label="work of the next day, in days of the first window",
-            is_compared=False,
-            is_drawn=False,
-        ),
     ),
     targets=(
         _at_least("Iceberg, of Parquet", "stream", 0.95),
@@ -95,15 +76,9 @@ BENCHMARK = Benchmark(
             at_most=0.25,
         ),
         _at_least("sorted write, of an append", "write", 1.0),
-        Target(
-            text="work of the next day, at most 1.1",
-            metric="daysOfWork",
-            of_ratio=False,
-            at_most=1.1,
-        ),
     ),
     arm_label="program",
-    fact_labels={"note": "also", "notMeasured": "not measured", "run": "run"},
+    fact_labels={"notMeasured": "not measured"},
 )
 
 
@@ -124,11 +99,9 @@ def measure_cells(options: argparse.Namespace) -> Iterator[Cell]:
             print(f"error: {comparison.cell}: {error}", file=sys.stderr)
             facts = {"notMeasured": str(error).strip().splitlines()[-1]}
             yield Cell(name=comparison.cell, base="", arms={"–": {}}, facts=facts)
-    if _NEXT_DAY in options.cells:
-        yield compare_next_day(options.data, options.rows, options.rounds)
 
 
 if __name__ == "__main__":
-    parser = build_parser("iceberg", __doc__, rows=1_000_000, rounds=5, adds=True)
+    parser = build_parser("iceberg", __doc__, rows=1_000_000, rounds=5)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=CELLS, help="to measure")
     sys.exit(run(BENCHMARK, parser, measure_cells))

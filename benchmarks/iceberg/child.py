@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,12 +90,15 @@ def _open_service() -> tuple[None, Callable[[Any], Any]]:
     torch.set_num_threads(num_cores())
     sys.path.append(str(_PEERS))
     module, _, name = sys.argv[1].partition(":")
+    function = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
+    takes_proves = "proves" in signature(function).parameters
 
     def answer(request: Any) -> Any:
-        lake = Lake(Path(request["folder"]), request["rows"])
-        function = getattr(import_module(f"benchmarks.iceberg.{module}"), name)
-        program = partial(function, lake, **request["options"])
-        return measure(program, lake, proves=request["proves"])
+        lake, proves = Lake(Path(request["folder"]), request["rows"]), request["proves"]
+        program = (
+            partial(function, lake, proves=proves) if takes_proves else partial(function, lake)
+        )
+        return measure(program, lake, proves=proves)
 
     return None, answer
 

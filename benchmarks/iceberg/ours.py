@@ -6,7 +6,6 @@ Batches are shuffled, as for training. Each epoch opens the tables again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.iceberg.lakes import ALL_COLUMNS, KEYS, MAIN_COLUMNS, SIDE_COLUMNS, Lake
@@ -16,12 +15,13 @@ from pipeline_runtime.loader import open_loader, parse_options
 from pipeline_runtime.sample_data.lake import CATALOG, NAMESPACE
 from pipeline_runtime.sample_data.lake_tables import IMPRESSIONS, USER_ACTIONS
 
-BATCH_SIZE: Final = 4096  # rows; the manifest's default
+_BATCH_SIZE: Final = 4096  # rows; the manifest's default
 SOURCE: Final = {"iceberg": {"catalog": CATALOG, "table": f"{NAMESPACE}.{IMPRESSIONS.name}"}}
-JOIN: Final = {
+_JOIN: Final = {
     "iceberg": {"catalog": CATALOG, "table": f"{NAMESPACE}.{USER_ACTIONS.name}"},
     "keys": list(KEYS),
     "columns": list(SIDE_COLUMNS),
+    "strategy": "Bucket",
 }
 
 
@@ -42,31 +42,25 @@ def iceberg_stream_of_all(lake: Lake) -> Iterator[Batch]:
 
 def bucket_join(lake: Lake) -> Iterator[Batch]:
     """Join the actions to the impressions, bucket by bucket."""
-    steps = [{"join": {**JOIN, "strategy": "Bucket"}}]
-    return _stream(lake, (*MAIN_COLUMNS, *SIDE_COLUMNS), pipeline=steps)
+    return _stream(lake, (*MAIN_COLUMNS, *SIDE_COLUMNS), pipeline=[{"join": _JOIN}])
 
 
 def _stream(lake: Lake, columns: Sequence[str], **spec: Any) -> Iterator[Batch]:
-    training = {"batchSize": BATCH_SIZE, "columns": list(columns)}
+    training = {"batchSize": _BATCH_SIZE, "columns": list(columns)}
     spec = {"dataset": SOURCE, "training": training, **spec}
-    return load(build_experiment(lake, **spec), lake.folder)
-
-
-def load(experiment: DatasetExperiment, folder: Path) -> Iterator[Batch]:
-    """Open the loader of a manifest and yield an epoch's batches."""
     options = parse_options(last_batch=None, device=None, num_threads=None, distributed=False)
-    return iter(open_loader(experiment, str(folder), options))
+    return iter(open_loader(build_experiment(lake, **spec), str(lake.folder), options))
 
 
 def build_experiment(lake: Lake, **spec: Any) -> DatasetExperiment:
     """Return a manifest with these sections, whose catalog `lake` has the sample's tables."""
-    known = {"catalogs": [{"name": CATALOG, "type": "Sql", "uri": lake.uri}]}
-    uses_catalog = "iceberg" in spec["dataset"]
+    catalogs = [{"name": CATALOG, "type": "Sql", "uri": lake.uri}]
+    known = {"catalogs": catalogs} if "iceberg" in spec["dataset"] else {}
     return parse_experiment(
         {
             "apiVersion": "experiments.lastmile.dev/v1alpha1",
             "kind": "DatasetExperiment",
             "metadata": {"name": "benchmark"},
-            "spec": (known if uses_catalog else {}) | spec,
+            "spec": known | spec,
         }
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.harness.cells import Cell
 from benchmarks.harness.children import Child
@@ -16,29 +16,21 @@ from benchmarks.iceberg.lakes import Lake
 RATE = "rowsPerSecond"
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """A program that brings rows into memory, or writes them.
 
     Attributes:
-        opens: `module:function` of this package, which takes a Lake and yields the rows.
-        hands_over: if not, it writes the rows or drops them where they are, and yields them only
-            as a proof: the function takes `proves`.
+        opens: `module:function` of this package, which takes a Lake and yields the rows. One that
+            writes the rows, or drops them where they are, takes `proves` too, and yields them only
+            as a proof.
     """
 
     name: str
     opens: str
-    hands_over: bool = True
 
     def open(self) -> Child:
         """Start a process that runs epochs."""
         return Child(self.name, ["-m", "benchmarks.iceberg.child", self.opens])
-
-    def run(self, child: Child, lake: Lake, proves: bool) -> Any:
-        """Run an epoch in such a process."""
-        options = {} if self.hands_over else {"proves": proves}
-        request = {"folder": str(lake.folder), "rows": lake.rows, "proves": proves}
-        return child.ask(request | {"options": options})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +62,13 @@ def open_programs(comparison: Comparison, lake: Lake, warm_up: Lake) -> Iterator
         warm_up: tables for the first epoch of a fresh process, which loads libraries.
     """
 
+    def run(child: Child, tables: Lake, proves: bool) -> Any:
+        return child.ask({"folder": str(tables.folder), "rows": tables.rows, "proves": proves})
+
     def ask_anew(program: Program, proves: bool) -> Any:
         with program.open() as child:
-            program.run(child, warm_up, False)
-            return program.run(child, lake, proves)
+            run(child, warm_up, False)
+            return run(child, lake, proves)
 
     if comparison.of_memory:
         yield ask_anew
@@ -81,7 +76,7 @@ def open_programs(comparison: Comparison, lake: Lake, warm_up: Lake) -> Iterator
     with ExitStack() as stack:
         both = (comparison.peer, comparison.subject)
         alive = {program: stack.enter_context(program.open()) for program in both}
-        yield lambda program, proves: program.run(alive[program], lake, proves)
+        yield lambda program, proves: run(alive[program], lake, proves)
 
 
 def compare(comparison: Comparison, ask: Ask, rounds: int) -> Cell:

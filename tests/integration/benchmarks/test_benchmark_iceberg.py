@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(TIMEOUT_SECONDS)]
     [
         pytest.param(("stream", "join", "polars", "memory", "write"), id="one process each"),
         pytest.param(("spark", "ray"), id="engines with processes of their own"),
-        pytest.param(("next-day",), id="kept rows"),
     ],
 )
 def test_programs_deliver_the_same_rows(tmp_path: Path, cells: tuple[str, ...]) -> None:
