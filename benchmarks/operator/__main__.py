@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -29,6 +28,7 @@ _SETTLE_SECONDS: Final = 20.0  # a period of passes, for those that the last wri
 _PAGE_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 10.0  # of a changing experiment, after the operator has taken a change
 _FAILED_SHARE: Final = 0.2  # of changes that make the driver fail; the others are edits
+_MAX_CHANGING: Final = 200  # experiments that change, in the largest run
 _SEED: Final = 7
 
 
@@ -65,12 +65,19 @@ BENCHMARK = Benchmark(
             at_most=3.0,
             by_bound=False,
         ),
-        *(
-            Target(text=text, metric=metric, at_most=at_most, of_ratio=False, by_bound=False)
-            for text, metric, at_most in (
-                ("KiB per experiment that trains, at most 100", "kibPerExperiment", 100.0),
-                ("writes for suspended experiments, none", "suspendedWrites", 0.0),
-            )
+        Target(
+            text="KiB per experiment that trains, at most 100",
+            metric="kibPerExperiment",
+            at_most=100.0,
+            of_ratio=False,
+            by_bound=False,
+        ),
+        Target(
+            text="writes for suspended experiments, none",
+            metric="suspendedWrites",
+            at_most=0.0,
+            of_ratio=False,
+            by_bound=False,
         ),
     ),
     arm_label="client",
@@ -86,13 +93,11 @@ class Found:
         seconds: until everything was steady.
         digest: of the created clusters.
         windows: measurements of the operator by the name of the period.
-        edits: seconds until the status of an experiment reflected an edit.
     """
 
     seconds: float = 0.0
     digest: str = ""
     windows: dict[str, Values] = field(default_factory=dict)
-    edits: list[float] = field(default_factory=list)
 
 
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
@@ -101,10 +106,8 @@ def compare(options: argparse.Namespace) -> Iterator[Cell]:
     trained: dict[int, Values] = {}
     for size in sizes:
         kept: list[Found] = []
-        changing = min(size, options.changing) if size == sizes[-1] else 0
-        act = partial(
-            operator, size, hold=options.hold, changing=changing, seconds=60.0 * options.minutes
-        )
+        seconds_of_change = 60 * options.minutes if size == sizes[-1] else 0
+        act = partial(operator, size, hold=options.hold, seconds_of_change=seconds_of_change)
         yield measure(
             f"{size} experiments, from nothing",
             {
@@ -135,16 +138,8 @@ def run_arm(work: Callable[[], Coroutine[Any, Any, Found]], kept: list[Found]) -
 def describe(size: int, found: Found) -> Iterator[Cell]:
     """Yield a cell for each period in which an operator was measured."""
     for period, values in found.windows.items():
-        edits: Values = {}
-        if period == "some change":
-            edits = {f"editP{p}": [float(np.quantile(found.edits, p / 100))] for p in (50, 99)}
-        yield Cell(
-            name=f"{size} experiments, {period}",
-            base="",
-            arms={OPERATOR: values | edits},
-            x=size if period == "all train" else None,
-            facts={"edits": len(found.edits)} if edits else {},
-        )
+        x = size if period == "all train" else None
+        yield Cell(name=f"{size} experiments, {period}", base="", arms={OPERATOR: values}, x=x)
 
 
 def find_slope(values: dict[int, float]) -> float:
@@ -167,10 +162,10 @@ async def bare(size: int) -> Found:
         return Found(seconds=seconds, digest=await stage.digest())
 
 
-async def operator(size: int, *, hold: float, changing: int, seconds: float) -> Found:
+async def operator(size: int, *, hold: float, seconds_of_change: float) -> Found:
     """Measure from creation until all experiments train, while all train, and while some change."""
-    async with staged() as stage, StandInRay(token=TOKEN) as ray, training(ray):
-        edits: list[float] = []
+    async with staged() as stage, StandInRay(token=TOKEN) as ray:
+        training = asyncio.create_task(progress(ray))
         async with operating(stage.box.kubeconfig, stage.folder, ray) as acting:
             async with acting.measuring("until all train", size):
                 began = time.monotonic()
@@ -181,10 +176,13 @@ async def operator(size: int, *, hold: float, changing: int, seconds: float) -> 
             await asyncio.sleep(_SETTLE_SECONDS)
             async with acting.measuring("all train", size):
                 await asyncio.sleep(hold)
-            if changing:
+            if seconds_of_change:
                 async with acting.measuring("some change", size):
-                    edits = await change(stage, ray, changing, seconds)
-        return Found(seconds=taken, digest=digest, windows=acting.windows, edits=edits)
+                    lags = await change(stage, ray, min(size, _MAX_CHANGING), seconds_of_change)
+                edits = {f"editP{p}": [float(np.quantile(lags, p / 100))] for p in (50, 99)}
+                acting.windows["some change"] |= edits | {"edits": [len(lags)]}
+        training.cancel()
+        return Found(seconds=taken, digest=digest, windows=acting.windows)
 
 
 async def asleep(size: int, *, hold: float) -> Found:
@@ -202,24 +200,15 @@ async def asleep(size: int, *, hold: float) -> Found:
         return Found(windows=acting.windows)
 
 
-@contextlib.asynccontextmanager
-async def training(ray: StandInRay) -> AsyncIterator[None]:
-    """Let the drivers make progress: every five seconds their metrics change."""
-
-    async def progress() -> None:
-        for step in range(1, 1_000_000):
-            ray.metrics = (
-                f"lastmile_progress_ratio {min(0.99, step / 1000)}\n"
-                f"lastmile_samples_per_second {100_000 + step}\n"
-                f'lastmile_training_metric{{name="loss"}} {1 / step}\n'
-            )
-            await asyncio.sleep(_PAGE_SECONDS)
-
-    task = asyncio.create_task(progress())
-    try:
-        yield
-    finally:
-        task.cancel()
+async def progress(ray: StandInRay) -> None:
+    """Let the drivers make progress: their metrics change again and again."""
+    for step in range(1, 1_000_000):
+        ray.metrics = (
+            f"lastmile_progress_ratio {min(0.99, step / 1000)}\n"
+            f"lastmile_samples_per_second {100_000 + step}\n"
+            f'lastmile_training_metric{{name="loss"}} {1 / step}\n'
+        )
+        await asyncio.sleep(_PAGE_SECONDS)
 
 
 async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> list[float]:
@@ -234,8 +223,8 @@ async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> 
         await asyncio.sleep(random.random() * _PAUSE_SECONDS)
         while time.monotonic() < deadline:
             if random.random() < _FAILED_SHARE:
-                document = await stage.kube.get(*key)
-                name = ((document or {}).get("status") or {}).get("submission", {}).get("id")
+                document = await stage.kube.get(*key) or {}
+                name = document.get("status", {}).get("submission", {}).get("id")
                 if name in ray.jobs:
                     ray.end(name, "FAILED", message="a benchmark's", driver_exit_code=1)
             else:
@@ -254,17 +243,11 @@ async def change(stage: Stage, ray: StandInRay, number: int, seconds: float) -> 
     return lags
 
 
-def parse() -> argparse.ArgumentParser:
-    """Return the parser of the command."""
+if __name__ == "__main__":
     parser = build_parser("operator", __doc__, rounds=5)
     add = parser.add_argument
     add("--size", type=int, default=100, metavar="N", help="experiments in each round")
     add("--sizes", type=int, nargs="*", default=[500, 1000], metavar="N", help="sizes to run once")
-    add("--changing", type=int, default=200, metavar="N", help="changing ones in the largest run")
     add("--minutes", type=float, default=10.0, metavar="X", help="duration of the changes")
     add("--hold", type=float, default=60.0, metavar="X", help="seconds to measure while all train")
-    return parser
-
-
-if __name__ == "__main__":
-    sys.exit(run(BENCHMARK, parse(), compare))
+    sys.exit(run(BENCHMARK, parser, compare))

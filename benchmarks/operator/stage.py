@@ -74,8 +74,7 @@ class Stage:
     box: ControlPlane
     folder: Path
     kube: KubeClient
-    host: str
-    session: aiohttp.ClientSession
+    session: aiohttp.ClientSession  # its base is the API server
 
     async def create(self, experiments: Iterable[Document]) -> None:
         """Create experiments, several at once."""
@@ -86,12 +85,11 @@ class Stage:
 
         The API server makes the table, so this is cheap for any number of objects.
         """
-        url = f"{self.host}/apis/{kind}?includeObject=None"
+        url = f"/apis/{kind}?includeObject=None"
         async with self.session.get(url, headers={"Accept": _TABLE}) as answer:
             answer.raise_for_status()
             table = await answer.json(content_type=None)
-        names = [each["name"] for each in table["columnDefinitions"]]
-        place = names.index(column)
+        place = [each["name"] for each in table["columnDefinitions"]].index(column)
         return Counter(str(row["cells"][place]) for row in table.get("rows") or ())
 
     async def _until(self, kind: str, column: str, value: str, number: int) -> float:
@@ -115,7 +113,7 @@ class Stage:
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[Taken]:
         """Follow the generations that the operator has observed of each experiment."""
-        url = f"{self.host}/apis/{API_VERSION}/datasetexperiments?watch=1&timeoutSeconds=7200"
+        url = f"/apis/{API_VERSION}/datasetexperiments?watch=1&timeoutSeconds=7200"
         timeout, taken = aiohttp.ClientTimeout(total=None), Taken()
         async with self.session.get(url, timeout=timeout, read_bufsize=_LINE_BYTES) as answer:
             answer.raise_for_status()
@@ -150,29 +148,18 @@ async def staged() -> AsyncIterator[Stage]:
         connector = aiohttp.TCPConnector(ssl=build_tls(box.layout))
         async with (
             ApiClient(configuration) as client,
-            aiohttp.ClientSession(connector=connector) as session,
+            aiohttp.ClientSession(configuration.host, connector=connector) as session,
         ):
-            stage = Stage(
-                box=box,
-                folder=Path(folder),
-                kube=KubeClient(client),
-                host=configuration.host,
-                session=session,
-            )
             _make_teams(box)
-            yield stage
+            yield Stage(box=box, folder=Path(folder), kube=KubeClient(client), session=session)
 
 
 def _make_teams(box: ControlPlane) -> None:
-    names = [_team(team) for team in range(_TEAMS)]
-    items = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": n}} for n in names]
-    box.kubectl(
-        "create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    )
-    for name in names:  # pods are refused until the account exists
-        box.kubectl(
-            "wait", "--for=create", "--timeout=60s", "serviceaccount/default", f"--namespace={name}"
-        )
+    for name in map(_team, range(_TEAMS)):
+        box.kubectl("create", "namespace", name)
+        # Pods are refused until the account exists.
+        account = ("serviceaccount/default", f"--namespace={name}")
+        box.kubectl("wait", "--for=create", "--timeout=60s", *account)
 
 
 def _team(index: int) -> str:
@@ -200,14 +187,11 @@ def build_children(index: int) -> list[tuple[bool, Document]]:
     document["metadata"] |= {"uid": str(uuid.uuid4()), "generation": 1, "resourceVersion": "1"}
     children: list[tuple[bool, Document]] = []
     while not any(child["kind"] == "RayCluster" for _, child in children):
-        observed = Observed(
-            document=document, settings=build_settings(), fresh_token=uuid.uuid4().hex
-        )
+        token = uuid.uuid4().hex
+        observed = Observed(document=document, settings=build_settings(), fresh_token=token)
         decision = decide(observed, datetime.now(UTC))
-        children = [
-            *((True, child) for child in decision.apply),
-            *((False, child) for child in decision.create),
-        ]
+        children = [(True, child) for child in decision.apply]
+        children += [(False, child) for child in decision.create]
         document = {**document, "status": decision.status.to_document()}
     for _, child in children:
         child["metadata"].pop("ownerReferences")  # the experiment itself is not created
