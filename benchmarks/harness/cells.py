@@ -40,12 +40,12 @@ class Cell:
             return Estimate(sorted(values)[len(values) // 2], min(values), max(values))
         return estimate(values)
 
-    def ratio(self, arm: str, metric: str, base: str | None = None) -> Estimate | None:
+    def ratio(self, arm: str, metric: str) -> Estimate | None:
         """Return an arm's metric over that of the base, or None if either is missing."""
         if self.ratios:
             kept = self.ratios.get(arm, {}).get(metric)
             return None if kept is None or kept[0] is None else Estimate(kept[0], *kept[1:])
-        mine, others = (self.arms.get(a, {}).get(metric) for a in (arm, base or self.base))
+        mine, others = (self.arms.get(a, {}).get(metric) for a in (arm, self.base))
         return estimate_ratio(mine, others) if mine and others and min(others) > 0 else None
 
     def to_json(self) -> Document:

@@ -14,10 +14,7 @@ from typing import Any
 
 MAX_LOAD = 0.5  # average of the last minute; with more, other work sometimes uses a core
 _PROC = Path("/proc")
-_LIBRARIES = (
-    *("daft", "datasets", "duckdb", "numba", "numpy", "polars"),
-    *("pyarrow", "ray", "torch", "torchdata"),
-)
+_LIBRARIES = ("numba", "numpy", "polars", "pyarrow", "ray", "torch")
 # Fields of /proc/PID/stat after the command's name, see proc(5): parent, then user, system, and
 # those of children that have ended.
 _PARENT_FIELD = 1
@@ -62,16 +59,9 @@ def describe_commit() -> str:
         return "unknown"
 
 
-def load_average() -> float:
-    """Return the number of runnable processes, averaged over the last minute."""
-    return round(os.getloadavg()[0], 2)
-
-
-def tree_cpu_seconds(*roots: int) -> float | None:
-    """Return CPU seconds of processes and all their descendants, ended ones too; None off Linux."""
-    stats: dict[int, list[str]] = {}
-    for root in roots:
-        stats |= _tree_stats(root)
+def tree_cpu_seconds(root: int) -> float | None:
+    """Return CPU seconds of a process and all its descendants, ended ones too; None off Linux."""
+    stats = _tree_stats(root)
     ticks = sum(int(field) for fields in stats.values() for field in fields[_TIME_FIELDS])
     return ticks / os.sysconf("SC_CLK_TCK") if stats else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -100,7 +101,7 @@ class Beginning:
     """Start of a benchmark by `time.monotonic`, and the one-minute load average at that time."""
 
     at: float = field(default_factory=time.monotonic)
-    load: float = field(default_factory=machine.load_average)
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
 
     def describe(self, module: str, arguments: Sequence[str]) -> Document:
         """Return the circumstances of `python -m benchmarks.MODULE ARGUMENTS`, which ends now."""
@@ -111,7 +112,7 @@ class Beginning:
             "minutes": round((time.monotonic() - self.at) / 60, 1),
             "machine": machine.describe_machine(),
             "versions": machine.describe_versions(),
-            "loadAverage": [self.load, machine.load_average()],
+            "loadAverage": [round(load, 2) for load in (self.load, os.getloadavg()[0])],
         }
 
 

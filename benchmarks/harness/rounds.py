@@ -63,10 +63,9 @@ def measure(
     arms: Mapping[str, Arm],
     rounds: Rounds,
     *,
-    base: str | None = None,
     x: float | None = None,
 ) -> Cell:
-    """Measure a cell. The base is the first arm if none is given.
+    """Measure a cell, whose base is the first arm.
 
     Raises:
         DisagreementError: two arms delivered different output.
@@ -83,7 +82,7 @@ def measure(
 
     for arm in list(arms) * rounds.warmups:
         run(arm)
-    cell = Cell(name=name, base=base or next(iter(arms)), arms={}, x=x)
+    cell = Cell(name=name, base=next(iter(arms)), arms={}, x=x)
     kept: list[_Round] = []
     calm: list[_Round] = []
     while len(kept) < max(rounds.count, rounds.max_count):
@@ -136,18 +135,15 @@ def check_agreement(what: str, found: Mapping[str, Any]) -> None:
     """
     outputs = {arm: c if isinstance(c, Mapping) else {"output": c} for arm, c in found.items()}
     (first, expected), *others = outputs.items()
-    problems = []
     for arm, got in others:
         wrong = [n for n in {**expected, **got} if expected.get(n) != got.get(n)]
-        shown = (f"{n!r} ({expected.get(n)}, got {got.get(n)})" for n in wrong[:_MAX_SHOWN])
-        more = f" and {len(wrong) - _MAX_SHOWN} more" if len(wrong) > _MAX_SHOWN else ""
+        shown = [f"{n!r} ({expected.get(n)}, got {got.get(n)})" for n in wrong[:_MAX_SHOWN]]
         if wrong:
-            problems.append(f"{arm} differs from {first} in {', '.join(shown)}{more}")
-    if problems:
-        raise DisagreementError(
-            f"{what}: all arms must deliver the same output, but {'; '.join(problems)}. Speeds "
-            "of arms that disagree are not reported: correct the arm that is wrong."
-        )
+            raise DisagreementError(
+                f"{what}: all arms must deliver the same output, but {arm} differs from {first} in "
+                f"{len(wrong)} of its parts, such as {', '.join(shown)}. Speeds of arms that "
+                "disagree are not reported: correct the arm that is wrong."
+            )
 
 
 def _shorten(checksum: Any) -> Any:

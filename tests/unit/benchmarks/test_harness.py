@@ -14,7 +14,7 @@ from benchmarks.harness.cells import Cell
 from benchmarks.harness.children import Child, environment_of
 from benchmarks.harness.errors import BenchmarkError, DisagreementError
 from benchmarks.harness.program import build_parser, run
-from benchmarks.harness.report import Benchmark, Metric, Target, cells_of, judge
+from benchmarks.harness.report import Benchmark, Metric, Target, build_page, cells_of, judge
 from benchmarks.harness.rounds import Arm, Rounds, Sample, in_order_of, measure
 from benchmarks.harness.statistics import estimate, estimate_ratio
 
@@ -115,6 +115,7 @@ def test_a_program_writes_results_page_and_picture(tmp_path: Path) -> None:
     page = (tmp_path / "some-tiny.md").read_text()
     assert "| slow | new | 0.900 | 0.900 |" in page
     assert "<svg" in (tmp_path / "some-tiny.svg").read_text()
+    assert "- Run 1: Made by" in build_page(BENCHMARK, results | {"runs": [results] * 2})
     assert run(BENCHMARK, parser, measure_two, arguments, fails_if_missed=True) == 1
 
 
@@ -139,44 +140,6 @@ def test_ratios_of_earlier_results_are_kept() -> None:
     found = again.ratio("new", "rate")
     assert found is not None
     assert (found.median, found.low, found.high) == (1.8, 1.5, None)
-
-
-def add(folder: Path, cell: Cell, rows: int = 10) -> int:
-    """Run a benchmark that measures one cell, and add it to the results of the folder."""
-    parser = build_parser("some", None, rows=rows, adds=True)
-    return run(BENCHMARK, parser, lambda _: [cell], ["--add", "--output", str(folder)])
-
-
-def make_cell(arms: dict[str, float], checksum: int = 1) -> Cell:
-    """Return a cell whose base is the arm `old`, with a value of a single round for each arm."""
-    values = {arm: {"rate": [value]} for arm, value in arms.items()}
-    return Cell(name="cell", base="old", arms=values, facts={"checksum": checksum})
-
-
-def test_arms_of_a_later_run_replace_those_of_an_earlier_one(tmp_path: Path) -> None:
-    assert add(tmp_path, make_cell({"old": 1.0, "a": 2.0, "b": 3.0})) == 0
-    assert add(tmp_path, make_cell({"old": 2.0, "b": 8.0, "c": 1.0})) == 0
-    results = json.loads((tmp_path / "some.json").read_text())
-    cells = cells_of(results)
-    assert [(cell.facts["run"], list(cell.arms)) for cell in cells] == [
-        (0, ["old", "a"]),
-        (1, ["old", "b", "c"]),
-    ]
-    assert len(results["runs"]) == 2
-    judged = {row["where"]: row["measured"].median for row in judge(BENCHMARK, results)}
-    assert judged == {"cell: a over old": 2.0, "cell: b over old": 4.0, "cell: c over old": 0.5}
-    assert "- Run 1: Made by" in (tmp_path / "some.md").read_text()
-
-
-@pytest.mark.parametrize(("rows", "checksum"), [(11, 1), (10, 2)])
-def test_runs_of_different_rows_are_not_mixed(tmp_path: Path, rows: int, checksum: int) -> None:
-    cell = make_cell({"old": 1.0, "a": 2.0})
-    assert add(tmp_path, cell) == 0
-    before = (tmp_path / "some.json").read_text()
-    other = make_cell({"old": 1.0, "b": 2.0}, checksum)
-    assert add(tmp_path, other, rows) == 1
-    assert (tmp_path / "some.json").read_text() == before
-    assert (tmp_path / "alone" / "some.json").exists()
 
 
 CHILD = """
