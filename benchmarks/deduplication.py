@@ -49,8 +49,6 @@ GROUP_ROWS = 20_000
 BATCH_SIZE = 4096
 SHARED = ("user_id", "country", "history", "actions")
 COLUMNS = ["item_id", *(f"dense_{i:02d}" for i in range(20)), "country", "history", "actions"]
-
-
 # Of each way, the table, and whether batches carry a request's columns once. The first one is the
 # base, which does not look for requests.
 WAYS: Final = {
@@ -118,16 +116,14 @@ def make_table(folder: Path, rows: int, factor: int) -> None:
             columns[f"dense_{i:02d}"] = pa.array(draw.standard_normal(rows, dtype=np.float32))
         pq.write_table(pa.table(columns), flat, row_group_size=GROUP_ROWS, compression="zstd")
     if not (folder / "nested").exists():
-        convert_table(
-            open_parquet(ParquetSource(uri=str(flat)), ""),
-            open_location(str(folder / "nested")),
-            ConversionOptions(
-                request_key="request",
-                request_columns=SHARED,
-                has_row_key=True,
-                rows_per_group=GROUP_ROWS,
-            ),
+        options = ConversionOptions(
+            request_key="request",
+            request_columns=SHARED,
+            has_row_key=True,
+            rows_per_group=GROUP_ROWS,
         )
+        source = open_parquet(ParquetSource(uri=str(flat)), "")
+        convert_table(source, open_location(str(folder / "nested")), options)
 
 
 def plan_way(folder: Path, way: str) -> StreamPlan:
@@ -183,6 +179,5 @@ def digest(reader: Reader) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run(BENCHMARK, build_parser("deduplication", __doc__, rows=200_000, rounds=7), compare)
-    )
+    parser = build_parser("deduplication", __doc__, rows=200_000, rounds=7)
+    sys.exit(run(BENCHMARK, parser, compare))
