@@ -180,7 +180,7 @@ async def operator(size: int, *, hold: float, seconds_of_change: float) -> Found
                 async with acting.measuring("some change", size):
                     lags = await change(stage, ray, min(size, _MAX_CHANGING), seconds_of_change)
                 edits = {f"editP{p}": [float(np.quantile(lags, p / 100))] for p in (50, 99)}
-                acting.windows["some change"] |= edits | {"edits": [len(lags)]}
+                acting.windows["some change"] |= edits | {"edits": [float(len(lags))]}
         training.cancel()
         return Found(seconds=taken, digest=digest, windows=acting.windows)
 
