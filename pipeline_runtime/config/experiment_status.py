@@ -40,8 +40,9 @@ StatusText = Annotated[str, StringConstraints(max_length=1024)]
 # Bounded by a storage root, a URI below it, an experiment's name, and the separators.
 ArtifactsUri = Annotated[str, StringConstraints(max_length=2 * MAX_STRING_CHARS + 64)]
 InputName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-# Names of folders and files without spaces, quotes and '='.
-ModelName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[!#-<>-\[\]-~]+$")]
+# Names of folders and files without spaces, quotes, backslashes and '='.
+MODEL_NAME_PATTERN = r"^[!#-<>-\[\]-~]+$"
+ModelName = Annotated[str, StringConstraints(max_length=128, pattern=MODEL_NAME_PATTERN)]
 TableName = Annotated[str, StringConstraints(max_length=512, pattern=ICEBERG_TABLE_PATTERN)]
 TimeText = Annotated[str, StringConstraints(max_length=64)]
 Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN)]
@@ -307,7 +308,7 @@ class ModelStatus(StatusModel):
     """Run that trained the model."""
     file: ModelName
     """The checkpoint's folder, or the file, by its name."""
-    sha256: Annotated[str, StringConstraints(max_length=64, pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
     """SHA-256 of the checkpoint's state, or of the file; all attempts of the run call this one."""
 
 

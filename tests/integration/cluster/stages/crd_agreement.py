@@ -39,6 +39,11 @@ DATASET = {"dataset": {"parquet": {"uri": "x/"}}}
 
 TWO_TO_ONE = [{"name": "a", "newName": "c"}, {"name": "b", "newName": "c"}]
 
+TWO_MODELS = [
+    {"name": name, "onnx": {"uri": "x.onnx"}, "outputs": [{"name": "y", "type": "float32"}]}
+    for name in "ab"
+]
+
 ONLY_MODELS_SEE = {
     "credentials in free-form options": Difference(
         reason="`options` and `config` have no schema, and CEL sees only fields with a schema",
@@ -65,6 +70,11 @@ ONLY_MODELS_SEE = {
         reason="comparing every new name with every other is over the CEL budget",
         problem=r"\.rename\.columns: .*\btwo columns\b",
         example=DATASET | {"pipeline": [{"rename": {"columns": TWO_TO_ONE}}]},
+    ),
+    "one output of two models": Difference(
+        reason="comparing every output with those of all models is over the CEL budget",
+        problem=r"\.predict\.models\[\d+\]\.outputs\[\d+\]\.name: .*\bone of several\b",
+        example=DATASET | {"pipeline": [{"predict": {"models": TWO_MODELS}}]},
     ),
     "a repeated column of a key": Difference(
         reason="an item of `keys`, a text or a mapping, has no type, so CEL does not see the list",

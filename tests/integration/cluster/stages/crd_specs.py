@@ -32,7 +32,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config.introspect import field_names, walk_fields
 from pipeline_runtime.steps.measure.model import Metric
-from pipeline_runtime.steps.predict.model import PredictModel
+from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
 from pipeline_runtime.steps.rename.model import RenameStep
 
 Document = dict[str, Any]
@@ -66,6 +66,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     base.LABEL_PATTERN: ["a", "thin", "1-x", "x" * 63],
     base.SCRIPT_PATTERN: ["train.py", "a b/größe.py", "/opt/t.py"],
     experiment_status.SHA256_PATTERN: ["0123456789abcdef" * 4],
+    experiment_status.MODEL_NAME_PATTERN: ["step-0000000021", "ranker.onnx", "20260101T000000Z-0"],
     experiment_status.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     dataset.REF_PATTERN: ["week-1", "größe/x", "x" * 256],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
@@ -127,6 +128,7 @@ BY_FIELD: Mapping[tuple[str, str], Strategy] = {
             *(st.sampled_from([name, {"left": name, "right": f"r{name[1:]}"}]) for name in names)
         ).map(list)
     ),
+    ("PredictStep", "batch_size"): st.sampled_from(["Auto", 1, 512, base.MAX_INT32]),
     ("S3Options", "endpoint"): st.sampled_from(["http://minio:9000", "https://s3"]),
     ("EnvVar", "value"): st.sampled_from(["", "1", "/var/run/key.json", "größe", "v" * 32_768]),
     ("PodGroup", "template"): TEMPLATES,
@@ -263,6 +265,12 @@ def _repair_rename(given: Document) -> None:
         column["newName"] = f"new_{index}"
 
 
+def _repair_predict(given: Document) -> None:
+    for index, model in enumerate(given["models"]):
+        for place, output_ in enumerate(model["outputs"]):
+            output_["name"] = f"output_{index}_{place}"
+
+
 def _repair_metric(given: Document) -> None:
     if "ndcg" in given:
         given.setdefault("per", "user_id")
@@ -394,6 +402,7 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     experiment.ExperimentSpec: _repair_spec,
     output.Output: _repair_output,
     PredictModel: _repair_model,
+    PredictStep: _repair_predict,
     output.IcebergTarget: _repair_iceberg_target,
     experiment_status.ExperimentStatus: _repair_status,
 }
