@@ -39,8 +39,10 @@ NODES = "/api/v1/nodes"
 KWOK_STAGES = "/apis/kwok.x-k8s.io/v1alpha1/stages"
 # The API server's answers while it sets up the storage of a kind.
 LATER = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+# Also how the API server answers if its store is slow; the object may have been created.
+UNFINISHED = LATER | {HTTPStatus.INTERNAL_SERVER_ERROR, HTTPStatus.GATEWAY_TIMEOUT}
 RETRY_SECONDS = 0.2
-REQUEST_TIMEOUT_SECONDS = 60.0  # a busy machine takes seconds for a large CRD
+REQUEST_TIMEOUT_SECONDS = 120.0  # a large CRD takes seconds on a busy machine
 READY_TIMEOUT_SECONDS = 120.0  # 3 s on an idle machine, much longer on a busy one
 POLL_SECONDS = 0.05
 PORT_TAKEN = "address already in use"  # Go's message, in every component
@@ -97,13 +99,18 @@ class Server:
         """Create an object in the collection at `path` and return it.
 
         Raises:
-            RequestError: the server refuses it.
+            RequestError: the server refuses it, or does not create it in time.
         """
         deadline = time.monotonic() + REQUEST_TIMEOUT_SECONDS
         status, said = self._send("POST", path, body, content_type)
-        while status in LATER and time.monotonic() < deadline:
+        is_repeated = False
+        while status in UNFINISHED and time.monotonic() < deadline:
             time.sleep(RETRY_SECONDS)
             status, said = self._send("POST", path, body, content_type)
+            is_repeated = True
+        if status == HTTPStatus.CONFLICT and is_repeated:
+            path = f"{path}/{json.loads(said)['details']['name']}"
+            return _parse("GET", path, *self._send("GET", path, None, ""))
         return _parse("POST", path, status, said)
 
     def patch(self, path: str, changes: Mapping[str, object]) -> None:
