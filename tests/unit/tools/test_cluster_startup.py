@@ -61,7 +61,11 @@ def test_an_unfinished_creation_is_retried(status: HTTPStatus) -> None:
 
 
 def test_an_object_created_without_an_answer_is_returned() -> None:
-    answers = ((HTTPStatus.GATEWAY_TIMEOUT, {}), CONFLICT, (HTTPStatus.OK, NODE))
+    answers: list[tuple[HTTPStatus, object]] = [
+        (HTTPStatus.GATEWAY_TIMEOUT, {}),
+        CONFLICT,
+        (HTTPStatus.OK, NODE),
+    ]
     with answering(*answers) as (server, requests):
         assert server.create("/nodes", b"{}") == NODE
     assert requests[-1] == "GET /nodes/node-0"
