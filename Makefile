@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-deduplication bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-order bench-overlap bench-pairs bench-read-ahead bench-scaling bench-shared-memory bench-simulator bench-simulator-pods bench-start bench-table-size chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-overlap bench-pairs bench-scaling bench-simulator bench-start chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -128,12 +128,6 @@ sample-data: setup ## Make the sample data in build/data (ROWS=1000000)
 bench: setup ## Measure the README's claims about loading data (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.dataloading $(ARGS)
 
-bench-deduplication: setup ## Measure the gain of request-level deduplication
-	$(BIN)/python -m benchmarks.deduplication $(ARGS)
-
-bench-order: setup ## Measure the cost of a fixed order of batches on this machine
-	$(BIN)/python -m benchmarks.order $(ARGS)
-
 bench-gpu: setup ## Train on this machine's GPU with Pipeline.loader and a DataLoader (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
@@ -162,26 +156,14 @@ bench-calibration: setup ## Measure how often lastmile compare errs on equal var
 bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, compared with a bare client (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
-bench-simulator: setup ## Compare the simulator with real processes under the same autoscaling policy
-	$(BIN)/python -m benchmarks.simulator $(ARGS)
-
-bench-simulator-pods: setup test-tools ## The same with real pods under the operator; needs root
+bench-simulator: setup test-tools ## Compare the autoscaling simulator with real pods under the operator; needs root
 	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m alone -n 0 -s tests/e2e $(ARGS)
-
-bench-read-ahead: setup ## Measure the gain of reading ahead from a store
-	$(BIN)/python -m benchmarks.read_ahead $(ARGS)
-
-bench-shared-memory: setup ## Measure the gain of sharing memory between readers and trainer
-	$(BIN)/python -m benchmarks.shared_memory $(ARGS)
 
 bench-start: setup ## Measure the time to the plan, the first step and the report
 	$(BIN)/python -m benchmarks.start $(ARGS)
 
 bench-scaling: setup ## Measure the throughput of a trainer with 1 to 8 data-worker nodes (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.scaling $(ARGS)
-
-bench-table-size: setup ## Measure if a larger table starts later or needs more memory
-	$(BIN)/python -m benchmarks.table_size $(ARGS)
 
 clean: ## Delete all generated files except .venv
 	rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

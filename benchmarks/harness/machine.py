@@ -66,12 +66,6 @@ def tree_cpu_seconds(root: int) -> float | None:
     return ticks / os.sysconf("SC_CLK_TCK") if stats else None
 
 
-def tree_pss_bytes(root: int) -> int:
-    """Return the memory of a process and its descendants; a page of n processes counts 1/n."""
-    maps = (_read(f"{pid}/smaps_rollup") for pid in _tree_stats(root))
-    return sum(int(kib) * 1024 for text in maps for kib in re.findall(r"^Pss: +(\d+)", text, re.M))
-
-
 def _tree_stats(root: int) -> dict[int, list[str]]:
     """Return the fields of /proc/PID/stat after the name, for a process and its descendants."""
     children: defaultdict[int, list[int]] = defaultdict(list)

@@ -186,6 +186,7 @@ def _lines(benchmark: Benchmark, results: Document) -> Iterator[str]:
         yield f"- Run {number}: {_describe_circumstances(run)}"
     yield f"{_describe_circumstances(results)}\n" if "runs" not in results else ""
     settings = ", ".join(f"{name} {_show_setting(v)}" for name, v in results["settings"].items())
+    settings = settings or "none"
     bounds = results.get("bounds", "one-sided 95 % bounds")
     yield (
         f"{benchmark.text} Settings: {settings}. Medians of interleaved rounds; a ratio is that of "

@@ -23,11 +23,7 @@ from typing import Any
 import ray
 
 from benchmarks.harness.errors import BenchmarkError
-from pipeline_runtime.run.placement import (
-    DATA_SUBCLUSTER,
-    SUBCLUSTER_LABEL,
-    TRAINING_SUBCLUSTER,
-)
+from pipeline_runtime.run.placement import DATA_SUBCLUSTER, SUBCLUSTER_LABEL
 from pipeline_runtime.run.ray_connection import connected
 
 DATA_LABELS = {SUBCLUSTER_LABEL: DATA_SUBCLUSTER}
@@ -39,7 +35,6 @@ _HOST = "127.0.0.1"
 _HEAD_STORE_BYTES, _NODE_STORE_BYTES = 1 << 30, 256 << 20
 _START_SECONDS = 180.0  # 10 to 20 on an idle machine; eight at once on two cores take longer
 _LOOK_SECONDS = 0.05
-_DRAIN_SECONDS = 60  # that a drained node is given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +51,7 @@ class Cluster:
     def __init__(self, address: str, folder: Path, stack: ExitStack) -> None:
         self.address, self._folder, self._stack = address, folder, stack
         self._num_started = 0
-        self.nodes: list[Node] = []  # without those that leave
+        self.nodes: list[Node] = []
 
     def add(self, count: int) -> None:
         """Start nodes, without waiting for them."""
@@ -88,7 +83,7 @@ class Cluster:
             time.sleep(_LOOK_SECONDS)
 
     def find_up(self) -> set[str]:
-        """Return the serials of nodes that are in the cluster and do not leave."""
+        """Return the serials of the nodes that are in the cluster."""
         return {node.serial for node in self.nodes} & _alive().keys()
 
     def end(self, node: Node) -> None:
@@ -101,23 +96,10 @@ class Cluster:
         self.nodes.remove(node)
         _kill(node.process)
 
-    def drain(self, node: Node) -> None:
-        """Drain a node, as the operator does: it ends when its reader has."""
-        self.nodes.remove(node)
-        command = [_RAY, "drain-node", f"--address={self.address}"]
-        command += [f"--node-id={_alive()[node.serial]}", "--reason-message=it leaves"]
-        command += ["--reason=DRAIN_NODE_REASON_PREEMPTION"]
-        command += [f"--deadline-remaining-seconds={_DRAIN_SECONDS}"]
-        subprocess.run(command, check=True, capture_output=True)
-
 
 @contextmanager
-def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
-    """Start a head without data nodes, and connect this process to it.
-
-    Args:
-        num_trainers: for which the head has room; with 0 this process is the trainer.
-    """
+def open_cluster() -> Iterator[Cluster]:
+    """Start a head without data nodes, and connect this process, the trainer, to it."""
     # Otherwise Ray asks its nodes, but not this process, for a token in the user's home.
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     # Ray's sockets are there, and their paths may have 107 bytes at most.
@@ -131,8 +113,7 @@ def open_cluster(num_trainers: int = 0) -> Iterator[Cluster]:
             folder / "head.log",
             "--head",
             f"--port={address.partition(':')[2]}",
-            f"--num-cpus={num_trainers}",
-            *([f"--labels={SUBCLUSTER_LABEL}={TRAINING_SUBCLUSTER}"] if num_trainers else []),
+            "--num-cpus=0",
             f"--object-store-memory={_HEAD_STORE_BYTES}",
             f"--temp-dir={folder}",
             "--include-dashboard=False",

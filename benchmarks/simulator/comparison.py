@@ -1,39 +1,30 @@
-"""Compare the simulator with a run on raylets of this machine: `make bench-simulator`."""
+"""Compare the simulator with runs on pods: `make bench-simulator`."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from itertools import zip_longest
 from typing import Final
 
 from benchmarks.harness.cells import Cell, Document, Values
 from benchmarks.harness.machine import MAX_LOAD
-from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.harness.statistics import rounded
-from benchmarks.simulator.live_run import observe, write_table
 from benchmarks.simulator.profiles import PROFILES, Profile
 from benchmarks.simulator.simulating import Costs, fit, predict
 from benchmarks.simulator.watching import Figures, RealRun
-from pipeline_runtime.allocator import keep_freed_memory
 
 SEEDS: Final = range(1, 21)
 REAL, SIMULATED = "real", "simulated"
-# The results on pods, which tests/e2e/test_simulator.py writes.
-PODS: Final = "simulator-pods"
 
 
 def find_doubts(results: Document) -> list[str]:
     """Return why results are indicative."""
-    before, after = results["loadAverage"]
-    # Pods are load themselves.
-    load = before if results["benchmark"] == PODS else max(before, after)
-    share = results["settings"]["share"]
+    load = results["loadAverage"][0]  # before: the pods are load themselves
     other = f"other work ran at the same time (load average {load}), which delays workers"
-    return [f"{share:g} of the rows"] * (share < 1.0) + [other] * (load > MAX_LOAD)
+    return [other] * (load > MAX_LOAD)
 
 
 def _limit_ratio(text: str, metric: str, error: float) -> Iterator[Target]:
@@ -81,9 +72,9 @@ BENCHMARK = Benchmark(
 )
 
 
-def compare(watch: Callable[[Profile], RealRun], share: float = 1.0) -> Iterator[Cell]:
+def compare(watch: Callable[[Profile], RealRun]) -> Iterator[Cell]:
     """Run every profile, fit the simulator by some, simulate all."""
-    real = [watch(profile.shortened(share)) for profile in PROFILES]
+    real = [watch(profile) for profile in PROFILES]
     costs = fit([one for one in real if not one.profile.is_predicted])
     for one in real:
         yield build_cell(one, [predict(one.profile, costs, seed) for seed in SEEDS], costs)
@@ -115,17 +106,3 @@ def _values(figures: Sequence[Figures]) -> Values:
         "rowsPerSecond": [one.rows_per_second for one in figures],
         "idleSeconds": [one.idle_seconds for one in figures],
     }
-
-
-def measure(options: argparse.Namespace) -> Iterable[Cell]:
-    """Compare with runs on raylets of this machine."""
-    keep_freed_memory()  # as `lastmile` does, for the readers' nodes
-    root = write_table(options.data)
-    return compare(lambda profile: observe(profile, root), options.share)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark."""
-    parser = build_parser("simulator", __doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="of each profile's rows, up to 1")
-    return run(BENCHMARK, parser, measure, arguments)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from dataset_operator.autoscaling.interface import Direction, RateLimit, Rules
@@ -43,11 +43,6 @@ class Profile:
     def required(self) -> list[float]:
         """Return D ÷ μ of each phase, by the sleeps."""
         return [p.row_seconds * BATCH_ROWS / p.step_seconds for p in self.phases]
-
-    def shortened(self, share: float) -> Profile:
-        """Return a profile with the same paces and a share of the rows."""
-        phases = tuple(replace(phase, from_row=phase.from_row * share) for phase in self.phases)
-        return replace(self, rows=int(self.rows * share), phases=phases)
 
 
 # The required workers are far from whole numbers, with headroom too, where noise would decide.

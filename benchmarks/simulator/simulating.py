@@ -50,7 +50,7 @@ def fit(observed: Sequence[RealRun]) -> Costs:
         and interval.made_rows > 0.0
     ]
     if not starts or not spans:
-        raise BenchmarkError("nothing to fit the simulator by: take a larger --share")
+        raise BenchmarkError("nothing to fit the simulator by: no run started a worker")
     steps = sum(one.steps for _, one in spans)
     made = sum(one.made_rows for _, one in spans)
     busy = sum(one.busy_seconds for _, one in spans)

@@ -91,17 +91,11 @@ def set_pace(profile: Profile, place: int, pace: Path) -> None:
     new.replace(pace)
 
 
-def watch(
-    profile: Profile,
-    pace: Path,
-    look: Callable[[], Look],
-    decide: Callable[[Sample], None] = lambda _: None,
-) -> RealRun:
+def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> RealRun:
     """Watch a started run to its last row.
 
     Args:
         pace: file with the pace of trainer and step.
-        decide: called every control period; does nothing if the operator decides.
 
     Raises:
         BenchmarkError: there is no first chunk, or the run takes five times as long as it should.
@@ -145,7 +139,6 @@ def watch(
         run.samples.append((place, sample))
         if is_over:
             break
-        decide(sample)
     return run
 
 

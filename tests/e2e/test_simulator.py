@@ -1,12 +1,12 @@
 """The simulator, which judges autoscaling policies, agrees with real pods under the operator.
 
-`make bench-simulator-pods` keeps the results. It takes twenty minutes, and other work at the same
+`make bench-simulator` keeps the results. It takes twenty minutes, and other work at the same
 time would change the measurements.
 """
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ import yaml
 from stage import MOUNT, VOLUME, Stage
 
 from benchmarks.harness.report import Beginning, build_results, judge, write_results
-from benchmarks.simulator.comparison import BENCHMARK, PODS, compare
-from benchmarks.simulator.live_run import build_manifest, write_table
+from benchmarks.simulator.comparison import BENCHMARK, compare
 from benchmarks.simulator.paced import __file__ as paced
+from benchmarks.simulator.paced_run import build_manifest, write_table
 from benchmarks.simulator.profiles import DOWN, Profile
 from benchmarks.simulator.watching import Look, RealRun, set_pace, watch
 from dataset_operator.api import EXPERIMENT_LABEL, HEAD, ROLE_LABEL, RUNTIME_METRICS_PORT
@@ -40,11 +40,10 @@ def test_the_simulator_is_like_real_pods(stage: Stage, tmp_path: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "paced.py").write_text(Path(paced).read_text())
     cells = list(compare(lambda profile: run(stage, profile, root.name)))
-    benchmark = replace(BENCHMARK, name=PODS)
-    circumstances = beginning.describe(NAME, []) | {"command": "make bench-simulator-pods"}
-    results = build_results(benchmark, circumstances, {"share": 1.0}, cells)
-    text = write_results(benchmark, results, Path(os.environ.get("LASTMILE_RESULTS", tmp_path)))
-    assert all(row["met"] for row in judge(benchmark, results)), text
+    circumstances = beginning.describe(NAME, []) | {"command": "make bench-simulator"}
+    results = build_results(BENCHMARK, circumstances, {}, cells)
+    text = write_results(BENCHMARK, results, Path(os.environ.get("LASTMILE_RESULTS", tmp_path)))
+    assert all(row["met"] for row in judge(BENCHMARK, results)), text
 
 
 def run(stage: Stage, profile: Profile, table: str) -> RealRun:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from benchmarks.dataloading.workloads import Workload, build_experiment
-from benchmarks.taking import take_batches
 from pipeline_runtime.batches import Batch
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders, threads_per_rank
 from pipeline_runtime.feed.making.batching import batching_of
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.plan import build_plan
+from pipeline_runtime.training.collating import Collator
+from pipeline_runtime.training.position import Position
+from pipeline_runtime.training.stream import BatchStream, Cutting
 
 
 class LastmileLoader:
@@ -32,15 +36,27 @@ class LastmileLoader:
         rows, training, waited = self._plan.training, self._training, Waited()
         groups = rows.groups(0, rows.chunk_rows)
         batching = batching_of(self._plan.delivery, rows, training)
-        stream = Stream(plan=rows, chunk_rows=rows.chunk_rows, batching=batching)
-        readers = ThreadReaders(streams={"training": stream}, num_threads=threads_per_rank(1))
+        streams = {"training": Stream(plan=rows, chunk_rows=rows.chunk_rows, batching=batching)}
+        readers = ThreadReaders(streams=streams, num_threads=threads_per_rank(1))
         feed = readers.open("training", 0, groups, in_order=self._plan.preserve_order)
-        return take_batches(
-            feed.chunks(waited),
-            groups,
-            training.batch_size,
+        stream = BatchStream(
+            chunks=feed.chunks(waited),
+            groups=groups,
+            cutting=Cutting(
+                batch_size=training.batch_size,
+                last_batch="Pad",
+                weight_column=training.weight_column,
+            ),
+            position=Position(),
+            waited=waited,
+        )
+        collator = Collator(
+            torch.device("cpu"),
             weight_column=training.weight_column,
             label_column=training.label_column,
             ahead=self._plan.prefetch,
-            waited=waited,
         )
+        for rows in stream.epoch_rows(0):
+            assert rows is not None  # a single rank has rows at every step
+            following = stream.following() if self._plan.prefetch else None
+            yield collator.make(rows, following, waited)

@@ -18,27 +18,6 @@ ROOT = Path(__file__).parents[3]
 TIMEOUT_SECONDS = 600
 
 
-def check_order(cells: list[Cell]) -> None:
-    assert len(cells) == 2
-    assert all(cell.ratio("fixed", "rowsPerSecond") for cell in cells)
-
-
-def check_deduplication(cells: list[Cell]) -> None:
-    assert [cell.x for cell in cells] == [1, 2, 5, 20, 50]
-    assert all(len(cell.arms) == 4 for cell in cells)
-
-
-def check_two_levels(cells: list[Cell]) -> None:
-    assert {cell.name.partition(",")[0] for cell in cells} == {"none", "heavy"}
-    assert all(len(cell.arms) == 2 for cell in cells)
-
-
-def check_table_size(cells: list[Cell]) -> None:
-    [cell] = cells
-    assert list(cell.arms) == ["20,000", "160,000", "1,280,000"]
-    assert all(values["peakBytes"][0] > 1e8 for values in cell.arms.values())
-
-
 def check_overlap(cells: list[Cell]) -> None:
     assert len(cells) == 5
     for cell in cells:
@@ -67,11 +46,6 @@ def check_pairs(cells: list[Cell]) -> None:
 
 
 CASES = [
-    ("order", "order", "--rows 20000 --rounds 2", check_order),
-    ("deduplication", "deduplication", "--rows 6000 --rounds 2", check_deduplication),
-    ("read_ahead", "read-ahead", "--rows 60000 --rounds 2", check_two_levels),
-    ("shared_memory", "shared-memory", "--rows 60000 --rounds 2", check_two_levels),
-    ("table_size", "table-size", "--rows 20000 --rounds 1", check_table_size),
     ("overlap", "overlap", "--rows 60000 --rounds 2", check_overlap),
     ("start", "start", "--rows 20000 --rounds 1", check_start),
     ("pairs", "pairs", "--base HEAD,loader --rows 20000 --rounds 1", check_pairs),

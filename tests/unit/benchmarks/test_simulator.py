@@ -1,7 +1,7 @@
 """The benchmark of the simulator: its figures of runs, and its targets."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,9 @@ from benchmarks.harness.errors import BenchmarkError
 from benchmarks.harness.report import build_results, judge, write_results
 from benchmarks.simulator import watching
 from benchmarks.simulator.comparison import BENCHMARK, build_cell
-from benchmarks.simulator.live_run import Raylets
 from benchmarks.simulator.profiles import BATCH_ROWS, PROFILES, Profile
 from benchmarks.simulator.simulating import Costs, fit, predict
 from benchmarks.simulator.watching import Figures, Look, RealRun, watch
-from dataset_operator.autoscaling.interface import Decision, Rules, Verdict
-from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.signals import (
     Counters,
     Pods,
@@ -77,7 +74,7 @@ def test_costs_beside_the_sleeps_are_found() -> None:
 
 
 def test_a_run_without_a_started_worker_fits_nothing() -> None:
-    with pytest.raises(BenchmarkError, match="--share"):
+    with pytest.raises(BenchmarkError, match="no run started a worker"):
         fit([RealRun(profile=TWO_PACES)])
 
 
@@ -111,7 +108,7 @@ def test_targets_cover_rate_workers_and_idle_time(
 ) -> None:
     simulated = Figures(rows_per_second=rate, idle_seconds=idle, workers=[2, workers])
     cell = build_cell(real_run(), [simulated] * 3, NO_COSTS)
-    judged = judge(BENCHMARK, build_results(BENCHMARK, ENVIRONMENT, {"share": 1.0}, [cell]))
+    judged = judge(BENCHMARK, build_results(BENCHMARK, ENVIRONMENT, {}, [cell]))
     assert all(row["met"] is not None for row in judged)
     assert [row["target"][:15].strip() for row in judged if not row["met"]] == missed
 
@@ -120,42 +117,6 @@ def test_targets_cover_rate_workers_and_idle_time(
 def test_the_simulator_settles_at_the_required_workers(profile: Profile) -> None:
     found = predict(profile, NO_COSTS, seed=1).workers
     assert found == [-(-need * (1.0 + HEADROOM) // 1) for need in profile.required()]
-
-
-def test_a_shortened_profile_requires_the_same() -> None:
-    short = TWO_PACES.shortened(0.5)
-    assert short.required() == TWO_PACES.required()
-    assert (short.rows, short.phase_at(999), short.phase_at(1000)) == (1500, 0, 1)
-
-
-@dataclass
-class Nodes:
-    """A fake cluster whose nodes are up at once."""
-
-    nodes: list["Node"] = field(default_factory=list)
-    drained: list[str] = field(default_factory=list)
-    ended: list[str] = field(default_factory=list)
-    down: set[str] = field(default_factory=set)
-
-    def add(self, count: int) -> None:
-        first = len(self.nodes)
-        self.nodes += [Node(str(first + i)) for i in range(count)]
-
-    def find_up(self) -> set[str]:
-        return {node.serial for node in self.nodes} - self.down
-
-    def drain(self, node: "Node") -> None:
-        self.nodes.remove(node)
-        self.drained.append(node.serial)
-
-    def end(self, node: "Node") -> None:
-        self.nodes.remove(node)
-        self.ended.append(node.serial)
-
-
-@dataclass
-class Node:
-    serial: str
 
 
 def counters(rows: float, *, workers: float = 1.0) -> Counters:
@@ -175,21 +136,18 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 
 
 def test_a_run_is_watched_to_its_last_row(tmp_path: Path, clock: Callable[[], float]) -> None:
-    paces, requested = tmp_path / "pace.json", [2]
+    paces = tmp_path / "pace.json"
 
     def look() -> Look:
         at = clock() - 98.0  # the first worker began a chunk of 2 s earlier
+        requested = 3 if at > 15.0 else 2
         if 17.0 <= at < 18.0:  # no worker leaves or starts while the driver does not answer
-            return Look(desired=requested[0], ready=0, counters=None)
+            return Look(desired=requested, ready=0, counters=None)
         workers = 3 if at >= 21.0 else 2  # the requested one is there
-        return Look(desired=requested[0], ready=workers, counters=counters(100 * at))
-
-    def decide(sample: Sample) -> None:
-        if sample.at < 20.0:
-            requested[0] = 3
+        return Look(desired=requested, ready=workers, counters=counters(100 * at))
 
     slow = replace(TWO_PACES.phases[0], step_seconds=2.0)
-    run = watch(replace(TWO_PACES, phases=(slow, TWO_PACES.phases[1])), paces, look, decide)
+    run = watch(replace(TWO_PACES, phases=(slow, TWO_PACES.phases[1])), paces, look)
     assert [sample.at for _, sample in run.samples] == pytest.approx([15.0, 30.0])
     assert [place for place, _ in run.samples] == [0, 1]
     assert run.starts == pytest.approx([5.5])  # from the first look at the request
@@ -204,41 +162,11 @@ def test_a_run_that_does_not_end_is_given_up(tmp_path: Path, clock: Callable[[],
         watch(TWO_PACES, tmp_path / "p", lambda: Look(desired=2, ready=0, counters=None))
 
 
-def test_the_youngest_leave_and_pending_nodes_are_not_drained(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nodes = Nodes()
-    nodes.add(2)
-    run = Raylets(nodes, lambda: counters(1.0, workers=3.0))
-    wanted = [4, 1]
-    monkeypatch.setattr("benchmarks.simulator.live_run.decide", fake_decide(wanted))
-    now = sample(15.0, steps=1.0, step_cost=0.0, row_cost=0.0)
-    run.decide(now)
-    assert run.look().desired == 4
-    assert run.look().ready == 3  # four are up, and three deliver
-    nodes.down.add("3")
-    run.decide(now)
-    assert (nodes.ended, nodes.drained) == (["3"], ["2", "1"])
-    assert run.look().ready == 1
-
-
-def fake_decide(wanted: Sequence[int]) -> Callable[..., tuple[Decision, Memory]]:
-    """Return a policy that requests these numbers, one after another."""
-    left = iter(wanted)
-
-    def decide(memory: Memory, sample: Sample, rules: Rules) -> tuple[Decision, Memory]:
-        number = next(left)
-        verdict = Verdict(workers=number, reason="x", message="x")
-        return Decision(desired=number, recommended=verdict, active=verdict), memory
-
-    return decide
-
-
 def test_equal_results_give_equal_files(tmp_path: Path) -> None:
     simulated = Figures(rows_per_second=60.0, idle_seconds=15.0, workers=[2, 2])
     real = replace(real_run(), profile=replace(TWO_PACES, is_predicted=True))
     cell = build_cell(real, [simulated], NO_COSTS)
-    results = build_results(BENCHMARK, ENVIRONMENT, {"share": 1.0}, [cell])
+    results = build_results(BENCHMARK, ENVIRONMENT, {}, [cell])
     texts = [write_results(BENCHMARK, results, tmp_path / name) for name in ("a", "b")]
     for name in ("simulator.json", "simulator.md", "simulator.svg"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
