@@ -106,7 +106,7 @@ lint: setup lint-types ## Check style, types, imports and spelling
 
 lint-types: setup ## Check only the types
 	$(BIN)/mypy
-	$(BIN)/mypy tools
+	$(BIN)/mypy tools benchmarks
 
 format: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -135,7 +135,7 @@ class _Context:
         yield 0
 
     def batches(self) -> Iterator[Batch]:
-        for place_B in self._order_N.split(BATCH_SIZE):
+        for place_B in torch.split(self._order_N, BATCH_SIZE):
             yield {name: tensor[place_B] for name, tensor in self._rows.items()}
 
     def evaluation_batches(self) -> Iterator[Batch]:

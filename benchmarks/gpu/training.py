@@ -110,11 +110,11 @@ def train_epoch(
             model(batch), batch["label"].float(), reduction="none"
         )
         optimizer.zero_grad()
-        (losses_B * batch[ROW_WEIGHT]).mean().backward()
+        (losses_B * batch[ROW_WEIGHT]).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         rows += len(losses_B)
-        ids = [batch["request_id"], batch["position"], batch[SEQUENCE], *map(batch.get, HASHED)]
-        checksum = checksum + sum(place * column.sum() for place, column in enumerate(ids, 1))
+        names = ("request_id", "position", SEQUENCE, *HASHED)
+        checksum = checksum + sum(n * batch[name].sum() for n, name in enumerate(names, 1))
         asked = time.perf_counter()
     total = int(checksum)  # waits for the device
     seconds = time.perf_counter() - started

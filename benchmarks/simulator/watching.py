@@ -133,7 +133,7 @@ def watch(profile: Profile, pace: Path, look: Callable[[], Look]) -> RealRun:
             desired=seen.desired,
             pods=Pods(ready=seen.ready, start_seconds=start_seconds),
             trainer=trainer,
-            workers=seen.counters and seen.counters.workers,
+            workers=seen.counters.workers if seen.counters else None,
             has_gpus=False,
         )
         run.samples.append((place, sample))

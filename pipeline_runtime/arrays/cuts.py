@@ -37,7 +37,7 @@ def cut_arrays(arrays: Arrays, start: int, rows: int, once: Collection[str] = ()
     return _cut_rows(arrays, _columns_of_rows(arrays, once), start, rows, once)
 
 
-def split_parts(parts: Sequence[Arrays], rows: int, once: Collection[str] = ()) -> Iterator[Arrays]:
+def split_parts(parts: Iterable[Arrays], rows: int, once: Collection[str] = ()) -> Iterator[Arrays]:
     """Yield cuts of `rows` rows over all parts; the last one has the remaining rows.
 
     One that lies in a single part is as `cut_arrays` makes it, any other is joined.
@@ -59,7 +59,7 @@ def split_parts(parts: Sequence[Arrays], rows: int, once: Collection[str] = ()) 
 
 
 def join_arrays(parts: Sequence[Arrays], once: Collection[str] = ()) -> Arrays:
-    """All rows of parts that have the same columns, one part at least."""
+    """Return all rows of parts that have the same columns; there is at least one part."""
     if len(parts) == 1:
         return parts[0]
     joined: Arrays = {}

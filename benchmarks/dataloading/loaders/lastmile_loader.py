@@ -56,7 +56,7 @@ class LastmileLoader:
             label_column=training.label_column,
             ahead=self._plan.prefetch,
         )
-        for rows in stream.epoch_rows(0):
-            assert rows is not None  # a single rank has rows at every step
+        for taken in stream.epoch_rows(0):
+            assert taken is not None  # a single rank has rows at every step
             following = stream.following() if self._plan.prefetch else None
-            yield collator.make(rows, following, waited)
+            yield collator.make(taken, following, waited)

@@ -60,7 +60,7 @@ class TorchLoader:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the next epoch's batches."""
-        chunks = iter(self._loader)
+        chunks: Iterator[Any] = iter(self._loader)
         if self._has_workers:
             chunks = (unpack_arrays(slots, buffer.numpy()) for slots, buffer in chunks)
         return cut(chunks, self._batch_size)
