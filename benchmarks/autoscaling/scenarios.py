@@ -89,7 +89,11 @@ def _phase(minutes: float = 0.0, *, step: float = 1.0, cost: float = 1.0, **wait
 
 def _run(*phases: Phase, minutes: float = 120.0, **changes: Any) -> Setting:
     """Return the setting of a run; a run without phases has the usual costs."""
-    plain: dict[str, Any] = {"phases": phases or (_phase(),), "rows": _after(minutes), "first_workers": _FIRST}
+    plain: dict[str, Any] = {
+        "phases": phases or (_phase(),),
+        "rows": _after(minutes),
+        "first_workers": _FIRST,
+    }
     return Setting(**(plain | changes))
 
 
