@@ -87,6 +87,18 @@ def format_duration(seconds: float) -> str:
     return _join_units(divmod(whole // _SECONDS_PER_HOUR, 24), ("d", "h"))
 
 
+def format_age_seconds(seconds: float) -> str:
+    """Format a duration as kubectl prints ages, in one unit: `90s`, `45m`, `20h`, `4d`."""
+    whole = max(0, int(seconds))
+    if whole < 2 * _SECONDS_PER_MINUTE:
+        return f"{whole}s"
+    if whole < 2 * _SECONDS_PER_HOUR:
+        return f"{whole // _SECONDS_PER_MINUTE}m"
+    if whole < 2 * _SECONDS_PER_DAY:
+        return f"{whole // _SECONDS_PER_HOUR}h"
+    return f"{whole // _SECONDS_PER_DAY}d"
+
+
 def format_metric(value: float) -> str:
     """Format a metric to four significant digits: 0.78123 as 0.7812, 1.2e-5 as 1.2e-05."""
     if not math.isfinite(value):

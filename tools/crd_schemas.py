@@ -205,7 +205,9 @@ PRINTER_COLUMNS: Sequence[Schema] = [
     {"name": "GPU%", "type": "integer", "jsonPath": ".status.trainer.gpuUtilizationPercent"},
     {"name": "Wait%", "type": "integer", "jsonPath": ".status.trainer.productionWaitPercent"},
     {"name": "Progress", "type": "integer", "jsonPath": ".status.trainer.progressPercent"},
-    # With -o wide: it is empty without prices in the operator's settings.
-    {"name": "Cost", "type": "string", "jsonPath": ".status.usage.cost", "priority": 1},
+    {"name": "Rows", "type": "integer", "jsonPath": ".status.output.rows"},
+    {"name": "Rows/s", "type": "string", "jsonPath": ".status.trainer.samplesPerSecond"},
+    {"name": "ETA", "type": "string", "jsonPath": ".status.trainer.estimatedRemaining"},
+    {"name": "Cost", "type": "string", "jsonPath": ".status.usage.cost"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 ]

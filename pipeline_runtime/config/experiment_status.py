@@ -245,7 +245,7 @@ class MetricStatus(StatusModel):
 class TrainerStatus(StatusModel):
     """Progress of the training, or of the table that the run writes.
 
-    Non-integers are decimal strings. With `output` it has the first three fields and
+    Non-integers are decimal strings. With `output` it has the first four fields and
     `lastUpdateTime`.
     """
 
@@ -253,6 +253,8 @@ class TrainerStatus(StatusModel):
     """Share of the whole run that is done."""
     estimated_remaining_seconds: LargeCount | None = None
     """Estimated seconds until the end."""
+    estimated_remaining: Annotated[str, StringConstraints(max_length=32)] | None = None
+    """The same in one unit, such as `45m`, for a column of `kubectl get`."""
     samples_per_second: DecimalString | None = None
     """Rows per second that all trainers together take, or that are stored."""
     gpu_utilization_percent: Percent | None = None

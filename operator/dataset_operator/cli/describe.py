@@ -23,7 +23,6 @@ from dataset_operator.cli.options import (
 )
 from dataset_operator.cli.printing import (
     format_age,
-    format_age_seconds,
     format_cost,
     get_columns,
     print_table,
@@ -45,6 +44,7 @@ from pipeline_runtime.config import (
     UsageStatus,
     clean,
 )
+from pipeline_runtime.formatting import format_age_seconds
 
 # To fit one screen: the newest events, and the pods that are not ready before the others.
 _MAX_EVENTS = 8

@@ -33,7 +33,7 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-# As the CRD's printer columns; the cost only if an experiment has one.
+# As the CRD's printer columns.
 _HEADER = (
     "NAME",
     "PHASE",
@@ -43,10 +43,14 @@ _HEADER = (
     "GPU%",
     "WAIT%",
     "PROGRESS",
+    "ROWS",
+    "ROWS/S",
+    "ETA",
     "COST",
     "AGE",
 )
-_COST = _HEADER.index("COST") + 1  # of a row
+# Columns that are shown only if an experiment has a value.
+_OPTIONAL = {"ROWS", "ROWS/S", "ETA", "COST"}
 
 
 def get(
@@ -102,12 +106,13 @@ def _print(
         print("no experiments")
     else:
         rows = [build_row(document) for document in found]
+        header = ("NAMESPACE", *_HEADER)
         shown = [
             index
-            for index in range(0 if with_namespace else 1, len(_HEADER) + 1)
-            if index != _COST or any(row[_COST] for row in rows)
+            for index, name in enumerate(header)
+            if (index or with_namespace)
+            and (name not in _OPTIONAL or any(row[index] is not None for row in rows))
         ]
-        header = ("NAMESPACE", *_HEADER)
         print_table([header[i] for i in shown], [[row[i] for i in shown] for row in rows])
 
 
@@ -121,6 +126,7 @@ def build_row(document: Document) -> list[Any]:
     """Return an experiment's namespace, then its columns."""
     metadata, status = document["metadata"], read_status(document.get("status"))
     workers, trainer = status.data_workers, status.trainer or TrainerStatus()
+    rate = trainer.samples_per_second
     return [
         metadata["namespace"],
         metadata["name"],
@@ -131,6 +137,9 @@ def build_row(document: Document) -> list[Any]:
         trainer.gpu_utilization_percent,
         trainer.production_wait_percent,
         trainer.progress_percent,
+        status.output.rows if status.output else None,
+        None if rate is None else f"{float(rate):,.0f}",
+        trainer.estimated_remaining,
         format_cost(status.usage),
         format_age(metadata.get("creationTimestamp")),
     ]

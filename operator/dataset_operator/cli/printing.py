@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 
 from dataset_operator.documents import parse_time
 from pipeline_runtime.config import UsageStatus, clean
-from pipeline_runtime.formatting import plain_spaces
+from pipeline_runtime.formatting import format_age_seconds, plain_spaces
 
 # Rich cuts a table to the width of its console, but a file or pipe has none.
 _UNBOUNDED_COLUMNS = 10_000
 _MAX_LINE_CHARS = 1 << 16  # a longer line of a log is printed in parts
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -50,18 +49,6 @@ def print_log(chunks: Iterable[bytes]) -> None:
 def get_columns() -> int:
     """Return the terminal's width; without a terminal, lines are not wrapped."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNBOUNDED_COLUMNS
-
-
-def format_age_seconds(seconds: float) -> str:
-    """Format a duration as kubectl prints ages, in one unit: `90s`, `45m`, `20h`, `4d`."""
-    whole = max(0, int(seconds))
-    if whole < 2 * _MINUTE:
-        return f"{whole}s"
-    if whole < 2 * _HOUR:
-        return f"{whole // _MINUTE}m"
-    if whole < 2 * _DAY:
-        return f"{whole // _HOUR}h"
-    return f"{whole // _DAY}d"
 
 
 def format_cost(usage: UsageStatus | None) -> str | None:

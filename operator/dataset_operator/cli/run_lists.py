@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from dataset_operator.cli.artifacts import locate
-from dataset_operator.cli.printing import format_age, format_age_seconds, print_table
+from dataset_operator.cli.printing import format_age, print_table
 from dataset_operator.cli.stored import has_run
 from dataset_operator.documents import Document
 from dataset_operator.shapes import read_status
+from pipeline_runtime.formatting import format_age_seconds
 
 # Lists the runs below a URI, each as `lastmile runs --json` prints it.
 ListRuns = Callable[[str], Sequence[dict[str, Any]]]

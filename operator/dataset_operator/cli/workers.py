@@ -15,7 +15,7 @@ from dataset_operator import api
 from dataset_operator.api import DATA_WORKERS
 from dataset_operator.autoscaling import interface as law
 from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
-from dataset_operator.cli.printing import format_age, format_age_seconds
+from dataset_operator.cli.printing import format_age
 from dataset_operator.documents import Document, parse_time
 from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
 from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
@@ -27,6 +27,7 @@ from pipeline_runtime.config import (
     ExperimentStatus,
     WorkerStatus,
 )
+from pipeline_runtime.formatting import format_age_seconds
 
 # One screen: the latest changes of the number.
 _MAX_CHANGES = 3

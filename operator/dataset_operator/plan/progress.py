@@ -21,6 +21,7 @@ from pipeline_runtime.config import (
     StatusModel,
     TrainerStatus,
 )
+from pipeline_runtime.formatting import format_age_seconds
 
 M = TypeVar("M", bound=StatusModel)
 UPDATE_SECONDS = 30.0
@@ -40,7 +41,7 @@ def record_progress(situation: Situation, job: Job) -> Verdict:
     progress, status = situation.observed.progress, situation.status
     before = status.trainer or TrainerStatus()
     if job.status == "SUCCEEDED":
-        known = TrainerStatus(progress_percent=100, estimated_remaining_seconds=0)
+        known = TrainerStatus(progress_percent=100).change(**_remain(0))
         table, tables = job.table, job.tables
     elif progress is None:
         return NOTHING
@@ -82,12 +83,18 @@ def build_trainer(progress: Progress) -> TrainerStatus:
     )
     trainer = TrainerStatus(
         progress_percent=None if ratio is None else min(_MOST_PERCENT, int(100 * ratio)),
-        estimated_remaining_seconds=None if seconds is None else math.ceil(seconds),
         samples_per_second=None if rate is None else format_decimal(rate, _RATE_DIGITS),
         production_wait_percent=_percent(progress.production_wait_ratio),
         gpu_utilization_percent=_percent(progress.gpu_utilization_ratio),
     )
-    return trainer.change(metrics=metrics or None)
+    left = {} if seconds is None else _remain(math.ceil(seconds))
+    return trainer.change(metrics=metrics or None, **left)
+
+
+def _remain(seconds: int) -> dict[str, int | str]:
+    """Return the fields with the time until the end."""
+    text = format_age_seconds(seconds)
+    return {"estimated_remaining_seconds": seconds, "estimated_remaining": text}
 
 
 def build_output(table: WrittenTable) -> OutputStatus:

@@ -93,7 +93,8 @@ def test_the_names_are_those_of_the_api() -> None:
 def test_every_printer_column_shows_a_field_that_there_is() -> None:
     columns = {item["name"]: item["jsonPath"] for item in VERSION["additionalPrinterColumns"]}
     assert list(columns) == [
-        *("Phase", "GPUs", "Workers", "Desired", "GPU%", "Wait%", "Progress", "Cost", "Age")
+        *("Phase", "GPUs", "Workers", "Desired", "GPU%", "Wait%", "Progress"),
+        *("Rows", "Rows/s", "ETA", "Cost", "Age"),
     ]
     assert [path for path in columns.values() if path not in SCHEMAS] == [
         ".metadata.creationTimestamp"

@@ -236,19 +236,26 @@ def test_a_valid_status_is_stored_unchanged(api: Api, status: Document) -> None:
 def test_kubectl_lists_and_explains(crd: Box, api: Api, namespace: str) -> None:
     api.create(experiment(), dry_run=False)
     trainer = {"progressPercent": 12, "gpuUtilizationPercent": 97, "productionWaitPercent": 2}
+    trainer |= {"samplesPerSecond": "12300", "estimatedRemaining": "45m"}
     status = {
         "phase": "Training",
         "gpus": 8,
         "dataWorkers": {"currentReplicas": 3, "desiredReplicas": 5},
         "trainer": trainer,
+        "output": {"rows": 1234567},
+        "usage": {"cost": "27.50"},
     }
     assert api.set_status("first", status) == ""
     for words in ("dsexp", "lastmile"):
         head, row = crd.kubectl("get", words, "-n", namespace).splitlines()
         assert head.split() == [
-            *("NAME", "PHASE", "GPUS", "WORKERS", "DESIRED", "GPU%", "WAIT%", "PROGRESS", "AGE")
+            *("NAME", "PHASE", "GPUS", "WORKERS", "DESIRED", "GPU%", "WAIT%", "PROGRESS"),
+            *("ROWS", "ROWS/S", "ETA", "COST", "AGE"),
         ]
-        assert row.split()[:-1] == ["first", "Training", "8", "3", "5", "97", "2", "12"]
+        assert row.split()[:-1] == [
+            *("first", "Training", "8", "3", "5", "97", "2", "12"),
+            *("1234567", "12300", "45m", "27.50"),
+        ]
     explained = crd.kubectl("explain", "dsexp.spec.dataWorkers.maxReplicas")
     assert "`minReplicas`" in explained
 

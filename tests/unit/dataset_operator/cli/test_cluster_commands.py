@@ -15,13 +15,14 @@ from dataset_operator.cli.describe import build_pod_rows, build_summary
 from dataset_operator.cli.get import _print, build_row
 from dataset_operator.cli.logs import choose_attempt
 from dataset_operator.cli.next_steps import advise
-from dataset_operator.cli.printing import format_age, format_age_seconds
+from dataset_operator.cli.printing import format_age
 from dataset_operator.cli.run_lists import print_runs
 from dataset_operator.cli.scale import build_request, check_request
 from dataset_operator.errors import UserError
 from dataset_operator.headline import find_headline
 from dataset_operator.shapes import parse_status
 from pipeline_runtime.config import API_VERSION, KIND, ExperimentStatus
+from pipeline_runtime.formatting import format_age_seconds
 
 UID = "0f3c6c1e-1111-2222-3333-444455556666"
 
@@ -181,8 +182,19 @@ def test_rows_have_the_crds_columns_and_empty_unknown_cells() -> None:
         trainer={"gpuUtilizationPercent": 93, "progressPercent": 40},
     )
     assert build_row(document)[:-1] == [
-        *("team", "clicks", "Training", 4, 3, 5, 93, None, 40, None)
+        *("team", "clicks", "Training", 4, 3, 5, 93, None, 40),
+        *(None, None, None, None),
     ]
+
+
+def test_rows_of_a_scoring_have_rate_and_estimated_time() -> None:
+    document = experiment(
+        phase="Writing",
+        trainer={"samplesPerSecond": "12300", "estimatedRemaining": "45m"},
+        output={"rows": 1_234_567},
+        usage={"cost": "27.50", "currency": "EUR"},
+    )
+    assert build_row(document)[-5:-1] == [1_234_567, "12,300", "45m", "27.50 EUR"]
 
 
 def test_the_summary_has_the_table_that_is_written() -> None:
@@ -247,7 +259,8 @@ def test_the_cost_column_appears_only_with_costs(capsys: pytest.CaptureFixture[s
     assert "COST" in header
     assert ["27.50 EUR" in row for row in rows] == [False, True]
     _print([experiment()], {}, None)
-    assert "COST" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert all(name not in shown for name in ("COST", "ROWS", "ETA"))
 
 
 def pod(name: str, *, ready: bool, waiting: str = "") -> dict[str, Any]:

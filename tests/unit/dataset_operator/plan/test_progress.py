@@ -23,6 +23,7 @@ GOING = Progress(
 SHOWN = {
     "progressPercent": 42,
     "estimatedRemainingSeconds": 120,
+    "estimatedRemaining": "2m",
     "samplesPerSecond": "12300",
     "productionWaitPercent": 2,
     "metrics": [{"name": "auc", "value": "1"}, {"name": "loss", "value": "0.123457"}],
@@ -94,7 +95,11 @@ def test_a_complete_run_is_at_100_percent_with_its_last_values_and_is_written_no
     world.end_job("SUCCEEDED")
     world.step(seconds=1)
     assert world.condition("Complete") == ("True", "Succeeded")
-    whole = {"progressPercent": 100, "estimatedRemainingSeconds": 0}
+    whole = {
+        "progressPercent": 100,
+        "estimatedRemainingSeconds": 0,
+        "estimatedRemaining": "0s",
+    }
     assert trainer(world) == SHOWN | whole
     before = copy.deepcopy(world.status)
     world.step(seconds=3600)
