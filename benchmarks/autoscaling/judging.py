@@ -14,7 +14,8 @@ from benchmarks.harness.cells import Document, Values
 from benchmarks.harness.report import build_table, cells_of, format_number
 from benchmarks.harness.statistics import rounded
 from dataset_operator.simulation.measures import Measures
-from pipeline_runtime.comparison.intervals import CONFIDENCE, find_t
+from pipeline_runtime.comparison.intervals import CONFIDENCE
+from pipeline_runtime.measuring.student import find_t
 
 # Prices of a GPU second, in worker seconds.
 PRICES: Final = (5, 20, 50)

@@ -18,8 +18,9 @@ import torch
 
 from benchmarks.calibration.trainings import LABEL, Log, Scores, make_log, train
 from pipeline_runtime.comparison.bootstrap import ScoredRows, draw_metric, measure
-from pipeline_runtime.comparison.intervals import CONFIDENCE, MIN_SEEDS, find_t
+from pipeline_runtime.comparison.intervals import CONFIDENCE, MIN_SEEDS
 from pipeline_runtime.comparison.judging import Arm, judge_rows
+from pipeline_runtime.measuring.student import find_t
 
 # Shares of the training rows that the other variant trains on, for the power.
 KEPT_SHARES: Final = (0.6, 0.54, 0.48, 0.42, 0.36)

@@ -25,15 +25,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist, mean, variance
+
+from pipeline_runtime.measuring.student import find_t
 
 # Fewer seeds show too little of the noise: with two, t is 12.7 and nothing is ever found.
 MIN_SEEDS = 3
 CONFIDENCE = 0.95
 # The difference that a comparison "could have detected" is one that it finds in four of five cases.
 POWER = 0.8
-_BISECTIONS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,35 +105,3 @@ def build_interval(
         detectable=half + likely * math.sqrt(seed_variance + rows.variance),
         num_seeds=num_seeds,
     )
-
-
-@cache
-def find_t(confidence: float, degrees: int) -> float:
-    """Return t such that |T| < t with this probability, for Student's T.
-
-    Args:
-        degrees: degrees of freedom, at least 1.
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if _probability_within(middle, degrees) < confidence:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(degrees) * math.tan(low)
-
-
-def _probability_within(angle: float, degrees: int) -> float:
-    """Return P(|T| < √degrees · tan(angle)).
-
-    The finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4, for whole degrees of freedom.
-    """
-    sine, cosine = math.sin(angle), math.cos(angle)
-    is_odd = degrees % 2 == 1
-    term = cosine if is_odd else 1.0
-    total = 0.0 if degrees == 1 else term
-    for power in range(2 + is_odd, degrees - 1, 2):
-        term *= cosine * cosine * (power - 1) / power
-        total += term
-    return 2 / math.pi * (angle + sine * total) if is_odd else sine * total

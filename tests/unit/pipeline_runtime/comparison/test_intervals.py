@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pipeline_runtime.comparison.bootstrap import AUC, LOSS, ScoredRows, draw_metric, measure
-from pipeline_runtime.comparison.intervals import RowNoise, build_interval, find_t
+from pipeline_runtime.comparison.intervals import RowNoise, build_interval
+from pipeline_runtime.measuring.student import find_t
 
 SEEDS = 3
 
