@@ -24,24 +24,28 @@ Result = dict[str, Any]
 _REASONS = ("group", "score", "label", "weight", "column")
 
 
-class Accumulator(Protocol):
-    """A metric over rows in any number of parts; frozen and picklable."""
+class Merging(Protocol):
+    """States of rows in any number of parts, and their merge; frozen and picklable."""
+
+    def empty(self) -> State:
+        """Return the state of no row."""
+        ...
+
+    def merge(self, states: Sequence[State]) -> State:
+        """Return the state of the rows of all states; at least one is given."""
+        ...
+
+
+class Accumulator(Merging, Protocol):
+    """A metric over rows in any number of parts."""
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns that it reads."""
         ...
 
-    def empty(self) -> State:
-        """Return the state of no row."""
-        ...
-
     def update(self, table: pa.Table) -> State:
         """Return the state of these rows."""
-        ...
-
-    def merge(self, states: Sequence[State]) -> State:
-        """Return the state of the rows of all states; at least one is given."""
         ...
 
     def finish(self, state: State) -> Result:

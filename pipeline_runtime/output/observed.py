@@ -14,7 +14,7 @@ from pipeline_runtime.measuring.values import State
 from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources.stores import asking
-from pipeline_runtime.steps.measure.transform import Measure
+from pipeline_runtime.steps.observing import ObservingStep
 
 # Chunks that are merged at a time, whose states are in memory together.
 _BATCH = 64
@@ -23,7 +23,7 @@ _READERS = 16
 
 
 def merge_observed(
-    spool: Storage, chunks: Sequence[ChunkRecord], steps: Sequence[Measure]
+    spool: Storage, chunks: Sequence[ChunkRecord], steps: Sequence[ObservingStep]
 ) -> list[list[Result]]:
     """Return the results of each step over all chunks.
 
@@ -51,7 +51,7 @@ def _cut(chunks: Sequence[ChunkRecord]) -> Iterator[Sequence[ChunkRecord]]:
         yield chunks[first : first + _BATCH]
 
 
-def _read(spool: Storage, chunk: ChunkRecord, steps: Sequence[Measure]) -> list[list[State]]:
+def _read(spool: Storage, chunk: ChunkRecord, steps: Sequence[ObservingStep]) -> list[list[State]]:
     if len(chunk.observed) != len(steps):
         raise OutputError(
             f"{spool.uri}/{chunk.file}: must have what {len(steps)} steps measured, but has "

@@ -69,7 +69,7 @@ def check_place(spec: ExperimentSpec, place: int, transforms: Sequence[Transform
                 )
                 problems.append(Problem(path=path, message=message))
     for index, step in enumerate(before):
-        if step.observes:
+        if step.observes_all:
             message = (
                 "must come before steps that measure rows, since rows that the table has are not "
                 f"measured again, but comes after spec.pipeline[{index}] {step.kind}. Move that "

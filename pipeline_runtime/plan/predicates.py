@@ -51,7 +51,7 @@ def collect_conjuncts(
         # A user's function may do anything, and its errors must not depend on pruning. Other steps
         # change columns by name only. (Pruning may spare a cast that fails on a row which a later
         # filter drops, as in SQL.) A step that measures rows must get those that a later one drops.
-        if transform.calls_user_code or transform.observes:
+        if transform.calls_user_code or transform.observes_all:
             barrier = barrier or transform.kind
     return found, kept_back
 

@@ -106,7 +106,15 @@ class Transform(Protocol):
 
     @property
     def observes(self) -> bool:
-        """True if `observe` returns something: the step measures rows."""
+        """True if `observe` is called in place of the step."""
+        ...
+
+    @property
+    def observes_all(self) -> bool:
+        """True if the observations must be of all rows at the step's place.
+
+        So none is spared, such as one that a later filter drops, or that a table has already.
+        """
         ...
 
     @property
@@ -189,10 +197,10 @@ class Transform(Protocol):
         """
         ...
 
-    def observe(self, table: pa.Table) -> bytes | None:
-        """Return what the step has measured of these rows; None of a step that measures nothing.
+    def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
+        """Return the step's output, and its observations of these rows; see `steps.observing`.
 
-        It is called once with all rows of a chunk, in their order. The result goes with the chunk.
+        It is called once with all rows of a chunk, in their order. The bytes go with the chunk.
 
         Args:
             table: the columns of `inputs` at least.
@@ -214,7 +222,6 @@ class BoundStep:
     kind: ClassVar[str] = ""
     is_columnwise: ClassVar[bool] = False
     picks_rows: ClassVar[bool] = False
-    observes: ClassVar[bool] = False
 
     inputs: frozenset[str] = frozenset()
     outputs: frozenset[str] = frozenset()
@@ -238,6 +245,14 @@ class BoundStep:
 
     @property
     def calls_user_code(self) -> bool:
+        return False
+
+    @property
+    def observes(self) -> bool:
+        return False
+
+    @property
+    def observes_all(self) -> bool:
         return False
 
     @property
@@ -288,8 +303,8 @@ class BoundStep:
     def match(self, table: pa.Table) -> Matches | None:
         return None
 
-    def observe(self, table: pa.Table) -> bytes | None:
-        return None
+    def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
+        raise NotImplementedError(f"{self.kind} observes nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

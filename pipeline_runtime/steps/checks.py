@@ -22,6 +22,7 @@ from pipeline_runtime.errors import (
     StoreError,
 )
 from pipeline_runtime.steps.base import ROW_HASH_COLUMN
+from pipeline_runtime.steps.list_columns import decoded_type
 
 # difflib's similarity, 0 to 1: its default, which catches one or two wrong letters.
 _CLOSE_ENOUGH = 0.6
@@ -103,6 +104,23 @@ def parse_value(text: str, schema: pa.Schema) -> tuple[expressions.Expression, p
     """Return the expression and its type over the schema's columns."""
     expression = expressions.parse(text)
     return expression, expressions.infer_type(expression, schema)
+
+
+def check_number(schema: pa.Schema, name: str) -> None:
+    """Check that a column has numbers or booleans, be it a dictionary of them."""
+    field = find_field(schema, name)
+    kind = decoded_type(field.type)
+    is_known = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_decimal,
+        pa.types.is_boolean,
+    )
+    if not any(test(kind) for test in is_known):
+        raise broken(
+            f"must be a column of numbers or booleans, got {name!r} of type {field.type}; cast it "
+            "in a step before"
+        )
 
 
 def check_weight(schema: pa.Schema, name: str) -> None:

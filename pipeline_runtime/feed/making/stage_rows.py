@@ -153,13 +153,14 @@ class Rows:
     def run(self, step: PlannedStep) -> bytes | None:
         """Run a step, and let go of the columns that nothing after it uses.
 
-        Returns what the step has measured of the rows, if it measures them.
+        Returns the observations of a step that observes rows.
         """
         transform = step.transform
         observed = None
         shared = self.requests.columns.keys() if self.requests else set()
         if transform.observes:
-            observed = transform.observe(self.view(transform.inputs))
+            made, observed = transform.observe(self.view(transform.inputs))
+            self._add(made, transform.outputs)
         elif is_of_requests(transform, shared):
             self._run_on_requests(transform)
         elif transform.is_columnwise and shared & transform.inputs:

@@ -23,7 +23,7 @@ from pipeline_runtime.report.files.measures_file import (
 )
 from pipeline_runtime.sources import Location
 from pipeline_runtime.sources.stores import read_file, write_files
-from pipeline_runtime.steps.measure.transform import Measure
+from pipeline_runtime.steps.observing import ObservingStep
 
 # A metric of 1,000 groups has about 500 KB.
 _MAX_BYTES = 256 << 20
@@ -42,7 +42,7 @@ class KeptMeasures:
         self._steps = {
             step.path.removeprefix("spec."): step.transform
             for step in stream.steps
-            if isinstance(step.transform, Measure)
+            if isinstance(step.transform, ObservingStep) and step.transform.observes
         }
         self._found: MeasuresFile | None = None
         self.files: tuple[str, ...] = ()

@@ -21,15 +21,20 @@ from pipeline_runtime.measuring.base import Accumulator, Result
 from pipeline_runtime.measuring.classification import Auc, Calibration, Confusion, LogLoss
 from pipeline_runtime.measuring.columns import Distinct, Mean, Quantiles, TopK
 from pipeline_runtime.measuring.custom import Custom
-from pipeline_runtime.measuring.encoding import from_bytes, to_bytes
 from pipeline_runtime.measuring.grouping import Grouped
 from pipeline_runtime.measuring.groups_of_rows import GroupAuc, Ndcg
 from pipeline_runtime.measuring.values import State
-from pipeline_runtime.steps.base import BindContext, BoundStep
-from pipeline_runtime.steps.checks import Checks, broken, find_field, parse_condition
-from pipeline_runtime.steps.list_columns import decoded_type
+from pipeline_runtime.steps.base import BindContext
+from pipeline_runtime.steps.checks import (
+    Checks,
+    broken,
+    check_number,
+    find_field,
+    parse_condition,
+)
 from pipeline_runtime.steps.map.functions import load_function
 from pipeline_runtime.steps.measure.model import MeasureStep, Metric
+from pipeline_runtime.steps.observing import ObservingStep
 
 # Bits by which AUC tells scores apart; fewer in a group, since a state has up to 1,024 of them.
 _BITS, _GROUP_BITS = 20, 16
@@ -53,11 +58,10 @@ class BoundMetric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure(BoundStep):
+class Measure(ObservingStep):
     """Returns the rows as they are, and the states of metrics."""
 
     kind: ClassVar[str] = "measure"
-    observes: ClassVar[bool] = True
 
     metrics: tuple[BoundMetric, ...]
 
@@ -94,28 +98,17 @@ class Measure(BoundStep):
     def __call__(self, table: pa.Table) -> pa.Table:
         return table
 
-    def observe(self, table: pa.Table) -> bytes:
-        """Return the state of the metrics for these rows."""
-        return to_bytes([metric.update(table) for metric in self.metrics])
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        return tuple(metric.accumulator for metric in self.metrics)
 
-    def start(self) -> list[State]:
-        """Return the states of no row, one per metric."""
-        return [metric.accumulator.empty() for metric in self.metrics]
+    @property
+    def observes_all(self) -> bool:
+        return True
 
-    def load(self, observed: bytes) -> list[State]:
-        """Return the states that `observe` returned as bytes, one per metric.
-
-        Raises DamagedState if the bytes are something else.
-        """
-        return from_bytes(observed, self.start())
-
-    def merge(self, parts: Sequence[Sequence[State]]) -> list[State]:
-        """Return the states of the rows of all parts."""
-        every = zip(*parts, strict=True)
-        return [
-            metric.accumulator.merge(states)
-            for metric, states in zip(self.metrics, every, strict=True)
-        ]
+    def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
+        """Return the rows as they are, and the state of the metrics for them."""
+        return table, self.dump([metric.update(table) for metric in self.metrics])
 
     def finish(self, states: Sequence[State]) -> Iterator[Result]:
         """Yield the result of each metric, with its name and kind."""
@@ -180,7 +173,7 @@ def _list_checks(metric: Metric, schema: pa.Schema) -> Iterator[tuple[str, Calla
         name = getattr(config, field, None)
         if name is not None:
             is_value = metric.kind in ("distinct", "topK")
-            check = _check_value if is_value else _check_number
+            check = _check_value if is_value else check_number
             yield f"{metric.kind}.{field}", partial(check, schema, name)
     if metric.kind == "accumulator":
         for index, name in enumerate(config.columns):
@@ -190,22 +183,6 @@ def _list_checks(metric: Metric, schema: pa.Schema) -> Iterator[tuple[str, Calla
         yield f"groupBy[{index}]", partial(_check_value, schema, name)
     if metric.per is not None:
         yield "per", partial(_check_value, schema, metric.per)
-
-
-def _check_number(schema: pa.Schema, name: str) -> None:
-    field = find_field(schema, name)
-    kind = decoded_type(field.type)
-    is_known = (
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_decimal,
-        pa.types.is_boolean,
-    )
-    if not any(test(kind) for test in is_known):
-        raise broken(
-            f"must be a column of numbers or booleans, got {name!r} of type {field.type}; cast it "
-            "in a step before"
-        )
 
 
 def _check_value(schema: pa.Schema, name: str) -> None:

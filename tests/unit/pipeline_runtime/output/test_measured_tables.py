@@ -103,8 +103,8 @@ def measure_whole(stream: StreamPlan) -> list[Any]:
     assert isinstance(before, Measure)
     assert isinstance(after, Measure)
     return [
-        list(before.finish(before.load(before.observe(ROWS)))),
-        list(after.finish(after.load(after.observe(ROWS.slice(12))))),
+        list(before.finish(before.load(before.observe(ROWS)[1]))),
+        list(after.finish(after.load(after.observe(ROWS.slice(12))[1]))),
     ]
 
 
@@ -185,7 +185,7 @@ def test_each_row_is_observed_once_with_any_optimisation(
     found = observe(stream, chunk_rows)
     step = next(s.transform for s in stream.steps if isinstance(s.transform, Measure))
     rows = ROWS.filter(pa.array(np.arange(24) != 3))
-    assert found == list(step.finish(step.load(step.observe(rows))))
+    assert found == list(step.finish(step.load(step.observe(rows)[1])))
 
 
 def test_a_step_in_tasks_of_its_own_keeps_what_was_observed(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_every_kind_is_measured_and_merged() -> None:
         {"name": "days", "distinct": {"column": "day"}},
         {"name": "top", "topK": {"column": "country", "k": 1}},
     )
-    parts = [step.load(step.observe(TABLE.slice(start, 2))) for start in (0, 2)]
+    parts = [step.load(step.observe(TABLE.slice(start, 2))[1]) for start in (0, 2)]
     found = {result["name"]: result for result in step.finish(step.merge(parts))}
     assert (found["auc"]["value"], found["gauc"]["value"], found["ndcg"]["value"]) == (1, 1, 1)
     assert found["auc"]["rows"] == 2
