@@ -194,11 +194,11 @@ class Pipeline(StepMethods):
         return parse_experiment(self.document(name, **training))
 
     def plan(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Plan:
-        """The optimised plan, without steps that measure rows, which only a written table has.
+        """The optimised plan, without what measures rows, which only a written table has.
 
         Raises ManifestError or SourceError.
         """
-        looked = replace(self, steps=tuple(step for step in self.steps if "measure" not in step))
+        looked = replace(self, steps=tuple(_drop_measures(self.steps)))
         return build_plan(looked.experiment(_LOOK, shuffle={"unit": "None"}), storage_root)
 
     def explain(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> str:
@@ -463,6 +463,17 @@ def iter_tables(stream: StreamPlan) -> Iterator[pa.Table]:
     for group in stream.groups(0, chunk_rows):
         for chunk in run_group(stream, group, chunk_rows):
             yield chunk.table.select(stream.output_schema.names)
+
+
+def _drop_measures(steps: Iterable[Document]) -> Iterator[Document]:
+    """Yield the steps without what measures rows."""
+    for step in steps:
+        predict = step.get("predict", {})
+        if "ablation" in predict:
+            fields = {name: value for name, value in predict.items() if name != "ablation"}
+            yield step | {"predict": fields}
+        elif "measure" not in step:
+            yield step
 
 
 def _shuffle(shuffle: bool | str | Mapping[str, Any] | None) -> Mapping[str, Any]:

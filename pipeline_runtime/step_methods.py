@@ -251,7 +251,7 @@ class StepMethods:
 
         Args:
             models: Models, each with the fields of a manifest.
-            options: `batch_size` and `device`.
+            options: `batch_size`, `device` and `ablation`.
         """
         return self._with("predict", **PredictStep.from_python(*models, **options))
 

@@ -52,7 +52,12 @@ from pipeline_runtime.config.texts.credentials import (
 )
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
 from pipeline_runtime.steps.measure.model import Metric
-from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
+from pipeline_runtime.steps.predict.model import (
+    MAX_SCORINGS,
+    Ablation,
+    PredictModel,
+    PredictStep,
+)
 from tools.crd_schemas import Schema
 
 _BUILT_IN_LOOP = f"self.entrypoint == '{BUILT_IN_ENTRYPOINT}'"
@@ -261,8 +266,10 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             mirrors="ExperimentSpec._check_measured",
             rule="!has(self.pipeline) || has(self.output) && (!has(self.output.mode) || "
             "self.output.mode != 'OverwritePartitions') || "
-            "!self.pipeline.exists(step, has(step.measure))",
-            message="measure must come with output, in mode Fail or Overwrite; add it",
+            "!self.pipeline.exists(step, has(step.measure) || "
+            "has(step.predict) && has(step.predict.ablation))",
+            message="measure and predict.ablation must come with output, in mode Fail or "
+            "Overwrite; add it",
             field="pipeline",
         ),
         Rule(
@@ -290,6 +297,15 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             f"self.batchSize >= 1 && self.batchSize <= {MAX_INT32} : self.batchSize == 'Auto')",
             message=f"must be Auto, or a number of rows of 1 to {MAX_INT32}",
             field="batchSize",
+        ),
+    ],
+    Ablation: [
+        Rule(
+            mirrors="Ablation.rules",
+            rule=f"self.groups.size() * (has(self.repeats) ? self.repeats : 5) <= {MAX_SCORINGS}",
+            message=f"must be at most {MAX_SCORINGS} times with all groups together; lower it, or "
+            "remove groups",
+            field="repeats",
         ),
     ],
     PredictModel: [

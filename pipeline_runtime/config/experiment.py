@@ -226,18 +226,20 @@ class ExperimentSpec(SpecModel):
             yield "dataset.rowKey", "must come with a step materialize, got none; add it"
 
     def _check_measured(self) -> Iterator[tuple[str, str]]:
-        kinds = [config.kind() for step in self.pipeline for config in step.given()[:1]]
-        for index in (index for index, kind in enumerate(kinds) if kind == "measure"):
+        configs = [config for step in self.pipeline for config in step.given()[:1]]
+        for index, name in enumerate(config.find_measured() for config in configs):
+            if name is None:
+                continue
             if self.output is None:
                 yield (
                     f"pipeline[{index}]",
-                    "measure must come with output, which counts each row once, got none; add "
-                    "output, or remove the step",
+                    f"{name} must come with output, which counts each row once, got none; add "
+                    f"output, or remove {name}",
                 )
             elif self.output.mode == "OverwritePartitions":
                 yield (
                     f"pipeline[{index}]",
-                    "measure must not come with output.mode OverwritePartitions, which writes "
+                    f"{name} must not come with output.mode OverwritePartitions, which writes "
                     "only the partitions that are missing; choose another mode",
                 )
 

@@ -111,6 +111,10 @@ class StepModel(SpecModel):
         side_table = self.find_side_table()
         return side_table.iceberg.catalog if side_table and side_table.iceberg else None
 
+    def find_measured(self) -> str | None:
+        """Return the name of what measures all rows at the step's place; None if nothing does."""
+        return None
+
     def find_seed(self) -> int | None:
         """Return the seed of a step that draws or hashes."""
         return None

@@ -16,8 +16,10 @@ from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources.stores import asking
 from pipeline_runtime.steps.observing import ObservingStep
 
-# Chunks that are merged at a time, whose states are in memory together.
-_BATCH = 64
+# Chunks that are merged at a time, whose states are in memory together, and their stored bytes, of
+# which states have some ten times as many.
+_MAX_CHUNKS = 64
+_MAX_BYTES = 32 << 20
 # Requests to a store at a time.
 _READERS = 16
 
@@ -47,8 +49,17 @@ def merge_observed(
 
 
 def _cut(chunks: Sequence[ChunkRecord]) -> Iterator[Sequence[ChunkRecord]]:
-    for first in range(0, len(chunks), _BATCH):
-        yield chunks[first : first + _BATCH]
+    batch: list[ChunkRecord] = []
+    num_bytes = 0
+    for chunk in chunks:
+        size = sum(place.length for place in chunk.observed)
+        if batch and (len(batch) == _MAX_CHUNKS or num_bytes + size > _MAX_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(chunk)
+        num_bytes += size
+    if batch:
+        yield batch
 
 
 def _read(spool: Storage, chunk: ChunkRecord, steps: Sequence[ObservingStep]) -> list[list[State]]:

@@ -1,4 +1,4 @@
-"""The metrics of the steps `measure` as text and tables.
+"""The metrics of steps that measure rows as text and tables.
 
 Owned here: what is shown of each kind. `terminal` shows the values, `html` all of it, with the
 curves of `measure_curves`.
@@ -47,7 +47,7 @@ def build_measure_rows(measures: Iterable[Measure]) -> list[MeasureRow]:
             name=measure.name,
             kind=measure.kind,
             step=measure.step,
-            value=format_value(measure.value),
+            value=_format_measured(measure),
             rows=format_count(measure.rows),
             left_out=", ".join(f"{role}: {n:,}" for role, n in measure.left_out.items()),
         )
@@ -71,6 +71,12 @@ def _list_tables(measure: MeasureResult) -> Iterator[MeasureTable]:
                 columns=[_name(key) for key in lines[0]],
                 rows=[[format_value(value) for value in line.values()] for line in lines],
             )
+    if measure.drops:
+        yield MeasureTable(
+            title=f"{measure.name}: {', '.join(measure.columns)} permuted",
+            columns=("Repeat", f"Drop of {measure.metric}"),
+            rows=[[str(index), format_value(drop)] for index, drop in enumerate(measure.drops, 1)],
+        )
     if measure.groups:
         rows = [_describe_group(group) for group in measure.groups]
         if measure.other:
@@ -79,6 +85,15 @@ def _list_tables(measure: MeasureResult) -> Iterator[MeasureTable]:
         title = f"{measure.name} by {', '.join(measure.group_by)}"
         columns = (*measure.group_by, "Value", "Rows")
         yield MeasureTable(title=title, columns=columns, rows=rows)
+
+
+def _format_measured(measure: Measure) -> str:
+    """Return the value of a metric, and its interval if there is one."""
+    value = format_value(measure.value)
+    if measure.interval is None:
+        return value
+    low, high = map(format_value, measure.interval)
+    return f"{value} ({low} to {high})"
 
 
 def _describe_group(group: GroupResult) -> list[str]:

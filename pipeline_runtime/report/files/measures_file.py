@@ -1,4 +1,4 @@
-"""Results of the steps `measure` of a run: the models of `measures.json`, and their short form.
+"""Results of the steps that measure rows: the models of `measures.json`, and their short form.
 
 The run writes the file once all rows have been measured; `summary.json` has the value of each
 metric, and the page draws the curves.
@@ -29,12 +29,16 @@ class _MeasuresModel(BaseModel):
 class Measure(_MeasuresModel):
     """The value of a metric."""
 
-    step: str = Field(description="Place of the step `measure`: `pipeline[2]`.")
-    name: str = Field(description="Name of the metric.")
-    kind: str = Field(description="Kind of metric, such as `auc`.")
+    step: str = Field(description="Place of the step: `pipeline[2]`.")
+    name: str = Field(description="Name of the metric, or of the group of an ablation.")
+    kind: str = Field(description="Kind of metric, such as `auc`, or `importance`.")
     value: float | None = Field(
         default=None,
         description="Value over all rows; null: unknown, as of one class, or not one number.",
+    )
+    interval: tuple[float, float] | None = Field(
+        default=None,
+        description="95 % interval of an importance over its repeats; null: none.",
     )
     rows: Count = Field(default=0, description="Rows that it was measured on.")
     left_out: dict[str, Count] = Field(
@@ -63,6 +67,10 @@ class MeasureResult(Measure):
     thresholds: tuple[dict[str, float | None], ...] = ()
     quantiles: tuple[dict[str, float | None], ...] = ()
     top: tuple[dict[str, JsonValue], ...] = ()
+    model: str = ""
+    metric: str = ""
+    columns: tuple[str, ...] = ()
+    drops: tuple[float, ...] = ()
     group_by: tuple[str, ...] = ()
     groups: tuple[GroupResult, ...] = ()
     other: GroupResult | None = None

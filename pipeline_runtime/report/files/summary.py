@@ -416,7 +416,8 @@ class Summary(SummaryModel):
         default=None, description="The table that was written; null: a model was trained."
     )
     measures: tuple[Measure, ...] = Field(
-        default=(), description="Metrics of the steps `measure`; `measures.json` has all of them."
+        default=(),
+        description="Metrics of steps that measure rows; `measures.json` has all of them.",
     )
     throughput: Throughput = Field(default=Throughput(), description="How fast it went.")
     time_shares: TimeShares = Field(

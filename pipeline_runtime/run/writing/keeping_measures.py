@@ -1,4 +1,4 @@
-"""Keeps what the steps `measure` of a run found: in `measures.json`, before the table is in place.
+"""Keeps the results of steps that measure rows in `measures.json`, before the table is in place.
 
 The file lies in the run's folder on the artifacts store. So an attempt that finds the table in
 place, and the spooled rows removed, still reports it.
@@ -27,6 +27,8 @@ from pipeline_runtime.steps.observing import ObservingStep
 
 # A metric of 1,000 groups has about 500 KB.
 _MAX_BYTES = 256 << 20
+# With so many, one row in a hundred keeps its own value.
+_FEW_ROWS = 100
 
 
 class KeptMeasures:
@@ -96,6 +98,12 @@ def _warn(found: MeasuresFile) -> Iterator[str]:
     for measure in found.measures:
         where = f"measure {measure.name}"
         extra = measure.model_extra or {}
+        if measure.kind == "importance" and 0 < extra.get("rowsPerPermutation", 0) < _FEW_ROWS:
+            yield (
+                f"importance {measure.name}: a row exchanges values with the rows of its chunk, "
+                f"which are {extra['rowsPerPermutation']:,.0f} on average, so that the importance "
+                "may be too small. Read longer row groups, or filter after the step"
+            )
         if count := extra.get("scatteredGroups"):
             yield (
                 f"{where}: about {count:,} groups are in several places of the table, and each "

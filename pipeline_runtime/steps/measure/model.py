@@ -213,6 +213,9 @@ class MeasureStep(StepModel):
         """
         return {"metrics": [dict(metric) for metric in metrics]}
 
+    def find_measured(self) -> str | None:
+        return self.kind()
+
     def describe(self) -> str:
         return ", ".join(f"{metric.name}: {metric.kind}" for metric in self.metrics)
 

@@ -9,10 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, JsonValue
 
 from pipeline_runtime.config.base import (
+    CelRule,
+    Column,
     Columns,
     ImportPath,
     Label,
     PositiveInt,
+    Seed,
     SpecModel,
     StoreUri,
     Text,
@@ -25,6 +28,9 @@ from pipeline_runtime.config.step_model import Arguments, StepModel, TypedColumn
 # Each model is in the memory of every data worker.
 MAX_MODELS = 64
 MAX_OUTPUTS = 64
+# Groups of an ablation, and how often the model scores each row for all of them.
+MAX_GROUPS = 64
+MAX_SCORINGS = 200
 
 
 class ExperimentRef(SpecModel):
@@ -115,10 +121,63 @@ class PredictModel(SpecModel):
         return file.uri if file is not None else str(self.function)
 
 
+class AblationGroup(SpecModel):
+    """Inputs of a model whose importance is measured together."""
+
+    name: Label
+    """Name of the group in the results."""
+    columns: Columns
+    """Columns of the step's input that the model reads, before the preprocessing of a run. Groups
+    may share columns."""
+
+
+class Ablation(SpecModel):
+    """The importance of a model's inputs: how much a metric drops when rows exchange them."""
+
+    model: Label
+    """Name of the model in the step."""
+    groups: Annotated[
+        tuple[AblationGroup, ...],
+        Field(min_length=1, max_length=MAX_GROUPS),
+        AfterValidator(check_unique_names),
+    ]
+    """Groups of inputs. Each is permuted by itself, `repeats` times; groups and repeats together
+    are at most 200 scorings of each row."""
+    label: Column
+    """Column of the step's input with the label: booleans, or 0 and 1."""
+    score: Column | None = None
+    """Output of the model that is its score; its first output if absent."""
+    weight: Column | None = None
+    """Column of the rows' weights; 1 if absent."""
+    metric: Literal["AUC", "LogLoss"] = "AUC"
+    """Metric that drops: the area under the ROC curve; or the log-loss, whose rise counts as a
+    drop, and which needs scores from 0 to 1."""
+    repeats: Annotated[int, Field(ge=1, le=100)] = 5
+    """Permutations of each group, over which the interval is."""
+    seed: Seed = 0
+    """The same seed permutes the rows in the same way."""
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        if (num_scorings := len(self.groups) * self.repeats) > MAX_SCORINGS:
+            yield (
+                "repeats",
+                f"must be at most {MAX_SCORINGS} times with all groups together, got "
+                f"{self.repeats} for {len(self.groups)} groups, which is {num_scorings:,}; lower "
+                "it, or remove groups",
+            )
+
+
 class PredictStep(StepModel):
     """Add the outputs of models as columns; the models receive only the columns that they read."""
 
     unhashed_fields: ClassVar[tuple[str, ...]] = ("batchSize", "device")
+    cel_rules: ClassVar[tuple[CelRule, ...]] = (
+        CelRule(
+            rule="!has(self.ablation) || self.models.exists(m, m.name == self.ablation.model)",
+            message="must be the name of a model of the step; correct it",
+            field="ablation.model",
+        ),
+    )
 
     models: Annotated[
         tuple[PredictModel, ...],
@@ -131,6 +190,8 @@ class PredictStep(StepModel):
     fastest."""
     device: Literal["Auto", "CPU", "CUDA"] = "Auto"
     """Device of torch models; `Auto` is a GPU if the process has one."""
+    ablation: Ablation | None = None
+    """Permutation importance of a model's inputs, over the same read."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         names = Counter(output.name for model in self.models for output in model.outputs)
@@ -142,6 +203,13 @@ class PredictStep(StepModel):
                         f"must be the name of one output, but {output.name!r} is one of several "
                         "models; rename it",
                     )
+        known = [model.name for model in self.models]
+        if self.ablation is not None and self.ablation.model not in known:
+            yield (
+                "ablation.model",
+                f"must be the name of a model of the step, got {self.ablation.model!r}; there are: "
+                f"{', '.join(known)}",
+            )
 
     @classmethod
     def from_python(cls, *models: Mapping[str, Any], **options: Any) -> Arguments:
@@ -149,18 +217,30 @@ class PredictStep(StepModel):
 
         Args:
             models: Models, each with the fields of a manifest.
-            options: `batch_size` and `device`.
+            options: `batch_size`, `device` and `ablation`.
         """
         return {"models": list(models), **options}
 
     def describe(self) -> str:
-        return ", ".join(f"{model.name} ({model.source})" for model in self.models)
+        text = ", ".join(f"{model.name} ({model.source})" for model in self.models)
+        if self.ablation is None:
+            return text
+        groups = ", ".join(group.name for group in self.ablation.groups)
+        return f"{text}; ablation of {self.ablation.model} by {groups}"
+
+    def find_measured(self) -> str | None:
+        return "predict.ablation" if self.ablation is not None else None
 
     def find_functions(self) -> Iterator[str]:
         yield from (model.function for model in self.models if model.function is not None)
 
     def find_inputs(self) -> Iterable[str]:
-        return [name for model in self.models for name in model.inputs or ()]
+        for model in self.models:
+            yield from model.inputs or ()
+        if self.ablation is not None:
+            yield from filter(None, (self.ablation.label, self.ablation.weight))
+            for group in self.ablation.groups:
+                yield from group.columns
 
     def find_outputs(self) -> frozenset[str]:
         return frozenset(output.name for model in self.models for output in model.outputs)

@@ -10,8 +10,8 @@ carrying them costs nothing and changes no value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -19,14 +19,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
+from pipeline_runtime.measuring.base import Merging, Result
+from pipeline_runtime.measuring.values import State
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
     BindContext,
-    BoundStep,
     ModelRequest,
     OpenedModel,
+    Transform,
 )
 from pipeline_runtime.steps.checks import Checks, broken, replace_types, set_column
+from pipeline_runtime.steps.observing import ObservingStep
+from pipeline_runtime.steps.predict.ablation import BoundAblation, bind_ablation
 from pipeline_runtime.steps.predict.batch_sizes import BatchSize, run_in_batches
 from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type
@@ -45,6 +49,7 @@ class BoundModel:
         path: place of the model in the step, for errors.
     """
 
+    name: str
     opened: OpenedModel
     types: Mapping[str, pa.DataType]
     fills: bool
@@ -52,13 +57,14 @@ class BoundModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predict(BoundStep):
+class Predict(ObservingStep):
     """Calls each model on its inputs, batch by batch, and adds its outputs."""
 
     kind: ClassVar[str] = "predict"
 
     models: tuple[BoundModel, ...]
     batch_size: BatchSize
+    ablation: BoundAblation | None = None
 
     @property
     def is_elementwise(self) -> bool:
@@ -94,21 +100,61 @@ class Predict(BoundStep):
                 models.append(bound)
                 types |= bound.types
         checks.finish()
-        inputs = [_find_inputs(model.opened) for model in models]
+        inputs = {model.name: _find_inputs(model.opened) for model in models}
+        ablation = None
+        if config.ablation is not None:
+            with checks.at("ablation"):
+                outputs = [model.types for model in models]
+                ablation = bind_ablation(config.ablation, inputs, outputs, input_schema)
+            checks.finish()
         return cls(
             models=tuple(models),
             batch_size=config.batch_size,
-            inputs=frozenset().union(*inputs),
+            ablation=ablation,
+            inputs=frozenset().union(*inputs.values(), ablation.columns if ablation else ()),
             outputs=frozenset(types),
             output_schema=replace_types(input_schema, types),
         )
 
+    @property
+    def accumulators(self) -> tuple[Merging, ...]:
+        return self.ablation.accumulators if self.ablation is not None else ()
+
+    @property
+    def observes_all(self) -> bool:
+        return self.ablation is not None
+
+    def for_evaluation(self) -> Transform | None:
+        return replace(self, ablation=None) if self.ablation is not None else None
+
     def __call__(self, table: pa.Table) -> pa.Table:
-        result = table
-        for model in self.models:
-            for name, column in _score(model, table, self.batch_size).items():
-                result = set_column(result, name, column)
-        return result
+        return _add(table, [_score(model, table, self.batch_size) for model in self.models])
+
+    def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
+        """Return the table with the outputs, and the states of the ablation."""
+        scored = [_score(model, table, self.batch_size) for model in self.models]
+        states: list[State] = []
+        if (ablation := self.ablation) is not None:
+            model, name = self.models[ablation.place], ablation.score
+            states += ablation.observe(
+                table,
+                scored[ablation.place][name],
+                lambda rows: _score(model, rows, self.batch_size)[name],
+            )
+        return _add(table, scored), self.dump(states)
+
+    def finish(self, states: Sequence[State]) -> Iterator[Result]:
+        """Yield the importance of each group of the ablation."""
+        if self.ablation is not None:
+            yield from self.ablation.finish(states, self.models[self.ablation.place].name)
+
+
+def _add(table: pa.Table, scored: Sequence[Mapping[str, pa.ChunkedArray]]) -> pa.Table:
+    """Return the table with the outputs of all models."""
+    for outputs in scored:
+        for name, column in outputs.items():
+            table = set_column(table, name, column)
+    return table
 
 
 def _bind(
@@ -129,6 +175,7 @@ def _bind(
         model=model, input_schema=schema, types=types, device=device, context=context
     )
     return BoundModel(
+        name=model.name,
         opened=context.open_model(request),
         types=types,
         fills=model.on_invalid == "SetNull",

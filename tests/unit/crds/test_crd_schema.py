@@ -168,6 +168,7 @@ def test_the_lists_that_are_merged_item_by_item() -> None:
         **{f".spec.pipeline[].{kind}.columns": ["name"] for kind in COLUMNS_BY_NAME},
         ".spec.pipeline[].map.outputColumns": ["name"],
         ".spec.pipeline[].measure.metrics": ["name"],
+        ".spec.pipeline[].predict.ablation.groups": ["name"],
         ".spec.pipeline[].predict.models": ["name"],
         ".spec.pipeline[].predict.models[].outputs": ["name"],
         ".spec.autoscaling.scaleUp.policies": ["type", "periodSeconds"],

@@ -32,7 +32,7 @@ from pipeline_runtime.config import (
 )
 from pipeline_runtime.config.introspect import field_names, walk_fields
 from pipeline_runtime.steps.measure.model import Metric
-from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
+from pipeline_runtime.steps.predict.model import Ablation, PredictModel, PredictStep
 from pipeline_runtime.steps.rename.model import RenameStep
 
 Document = dict[str, Any]
@@ -269,6 +269,13 @@ def _repair_predict(given: Document) -> None:
     for index, model in enumerate(given["models"]):
         for place, output_ in enumerate(model["outputs"]):
             output_["name"] = f"output_{index}_{place}"
+    if "ablation" in given:
+        given["ablation"]["model"] = given["models"][0]["name"]
+
+
+def _repair_ablation(given: Document) -> None:
+    given.pop("repeats", None)
+    del given["groups"][40:]
 
 
 def _repair_metric(given: Document) -> None:
@@ -345,7 +352,9 @@ def _repair_spec(given: Document) -> None:
         given["dataset"].setdefault("rowKey", ["user_id"])
     if "output" not in given:
         steps_[:] = [step for step in steps_ if "measure" not in step]
-    elif any("measure" in step for step in steps_):
+        for step in steps_:
+            step.get("predict", {}).pop("ablation", None)
+    elif any("measure" in step or "ablation" in step.get("predict", {}) for step in steps_):
         given["output"].pop("mode", None)
     for index, step in enumerate(steps_):
         if "name" in step:
@@ -403,6 +412,7 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     output.Output: _repair_output,
     PredictModel: _repair_model,
     PredictStep: _repair_predict,
+    Ablation: _repair_ablation,
     output.IcebergTarget: _repair_iceberg_target,
     experiment_status.ExperimentStatus: _repair_status,
 }

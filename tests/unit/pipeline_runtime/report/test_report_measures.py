@@ -11,7 +11,13 @@ import pytest
 from rich.console import Console
 
 from pipeline_runtime.errors import LastmileError
-from pipeline_runtime.report import Written, build_report, print_summary, write_summary
+from pipeline_runtime.report import (
+    Written,
+    build_report,
+    load_summary,
+    print_summary,
+    write_summary,
+)
 from pipeline_runtime.report.files.measures_file import (
     MEASURES_FILE,
     MeasureResult,
@@ -46,19 +52,29 @@ RESULTS: list[dict[str, Any]] = [
     {"name": "top", "kind": "topK", "rows": 5, "top": [{"value": EVIL, "rows": 4}]},
     {"name": "empty", "kind": "auc", "rows": 0, "roc": [], "value": None},
 ]
+DROPS = {"kind": "importance", "model": "base", "metric": "AUC", "columns": ["a"], "rows": 9}
+IMPORTANCES: list[dict[str, Any]] = [
+    DROPS | {"name": "$x^2$ <b>", "value": 0.25, "interval": [0.125, 0.375], "drops": [0.2, 0.3]},
+    DROPS | {"name": "harmful", "value": -0.0625, "interval": None, "drops": [-0.0625]},
+    DROPS | {"name": "undefined", "value": None, "interval": None, "drops": []},
+]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    measures = tuple(MeasureResult.model_validate({"step": "pipeline[1]", **r}) for r in RESULTS)
-    (tmp_path / MEASURES_FILE).write_bytes(MeasuresFile(version=1, measures=measures).to_bytes())
+def write_results(folder: Path, results: list[dict[str, Any]]) -> None:
+    measures = tuple(MeasureResult.model_validate({"step": "pipeline[1]", **r}) for r in results)
+    (folder / MEASURES_FILE).write_bytes(MeasuresFile(version=1, measures=measures).to_bytes())
     summary = build_sample_summary().model_copy(
         update={
             "output": Written(uri="out/", rows=10),
             "measures": tuple(measure.shorten() for measure in measures),
         }
     )
-    write_summary(tmp_path, summary)
+    write_summary(folder, summary)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_results(tmp_path, RESULTS)
     return tmp_path
 
 
@@ -99,3 +115,18 @@ def test_the_terminal_shows_the_values(folder: Path) -> None:
     text = io.StringIO()
     print_summary(Console(file=text, width=100, _environ={}), summary)
     assert re.search(r"base +auc +0\.7125 +1,000", text.getvalue())
+
+
+def test_importances_are_bars_with_whiskers(tmp_path: Path) -> None:
+    write_results(tmp_path, IMPORTANCES)
+    page = build_report(tmp_path).read_text(encoding="utf-8")
+    assert "0.25 (0.125 to 0.375)" in page
+    [figure] = re.findall(r"<figure>.*?</figure>", page, flags=re.S)
+    assert "Importance of inputs of base" in figure
+    for name in ("$x^2$ &lt;b&gt;", "harmful"):
+        assert name in figure
+    assert "undefined" not in figure
+    assert figure.count("LineCollection") == 1  # the only interval
+    text = io.StringIO()
+    print_summary(Console(file=text, width=100, _environ={}), load_summary(tmp_path))
+    assert re.search(r"harmful +importance +-0\.0625 +9", text.getvalue())

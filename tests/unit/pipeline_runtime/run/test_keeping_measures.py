@@ -16,7 +16,11 @@ from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.spool import Spooler
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan import StreamPlan, build_plan
-from pipeline_runtime.report.files.measures_file import MEASURES_FILE
+from pipeline_runtime.report.files.measures_file import (
+    MEASURES_FILE,
+    MeasureResult,
+    MeasuresFile,
+)
 from pipeline_runtime.run.writing.keeping_measures import KeptMeasures
 from pipeline_runtime.sources import Location, open_location
 
@@ -81,3 +85,18 @@ def test_damaged_measures_are_a_warning(
     measures = KeptMeasures(stream, place)
     assert measures.report(tmp_path) == ()
     assert len(measures.warnings) == 1
+
+
+@pytest.mark.parametrize(("rows", "warned"), [(0.0, False), (99.0, True), (100.0, False)])
+def test_permutations_of_few_rows_are_warned_about(
+    stream: StreamPlan, place: Location, tmp_path: Path, rows: float, warned: bool
+) -> None:
+    importance = MeasureResult.model_validate(
+        {"step": "pipeline[0]", "name": "ids", "kind": "importance", "rowsPerPermutation": rows}
+    )
+    found = MeasuresFile(version=1, measures=(importance,))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / MEASURES_FILE).write_bytes(found.to_bytes())
+    measures = KeptMeasures(stream, place)
+    measures.report(tmp_path)
+    assert ["ids" in text for text in measures.warnings] == [True] * warned
