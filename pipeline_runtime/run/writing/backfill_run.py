@@ -34,6 +34,7 @@ from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commits
 from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
+from pipeline_runtime.run.writing.keeping_measures import KeptMeasures
 from pipeline_runtime.run.writing.targets import open_target
 from pipeline_runtime.run.writing.writing_run import WritingRun
 from pipeline_runtime.sources import Location, open_location
@@ -148,6 +149,8 @@ class BackfillRun(WritingRun):
         num_complete = len(chosen) - len(missing)
         progress = Progress(num_partitions=len(chosen), num_complete_partitions=num_complete)
         super().__init__(basis, target, progress, needs_ray=needs_ray)
+        # Earlier runs have written most of the table's rows, and did not keep their counts.
+        self.measures = KeptMeasures((), basis.run_location)
         assert basis.plan.backfill is not None
         self._found = basis.plan.backfill
         self._missing = missing

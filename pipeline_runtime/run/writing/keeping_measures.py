@@ -14,7 +14,7 @@ from pipeline_runtime.files import write_atomically
 from pipeline_runtime.output.observed import merge_observed
 from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.storage import Storage
-from pipeline_runtime.plan.model import StreamPlan
+from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.report.files.measures_file import (
     MEASURES_FILE,
     MeasureResult,
@@ -39,11 +39,11 @@ class KeptMeasures:
         warnings: what a person should know about the results.
     """
 
-    def __init__(self, stream: StreamPlan, run_location: Location) -> None:
+    def __init__(self, steps: Sequence[PlannedStep], run_location: Location) -> None:
         self._run_location = run_location
         self._steps = {
             step.path.removeprefix("spec."): step.transform
-            for step in stream.steps
+            for step in steps
             if isinstance(step.transform, ObservingStep) and step.transform.observes
         }
         self._found: MeasuresFile | None = None
@@ -67,6 +67,11 @@ class KeptMeasures:
         self._found = MeasuresFile(version=1, measures=tuple(results))
         files = {MEASURES_FILE: self._found.to_bytes()}
         write_files(self._run_location, files, "store the measures of the run")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for the log, once `keep` was called."""
+        return tuple(f"warning: {text}" for text in _warn(self._found)) if self._found else ()
 
     def report(self, folder: Path) -> Sequence[MeasureResult]:
         """Write the file into the folder of the report, and return the measures.
@@ -98,6 +103,15 @@ def _warn(found: MeasuresFile) -> Iterator[str]:
     for measure in found.measures:
         where = f"measure {measure.name}"
         extra = measure.model_extra or {}
+        if measure.kind == "invalidRows" and measure.value:
+            reasons = " and ".join(
+                f"{count:,} for the {role}" for role, count in measure.left_out.items()
+            )
+            yield (
+                f"{measure.step}: the model {measure.name} could not score {measure.value:,.0f} of "
+                f"{measure.rows:,} rows ({reasons}), so that its outputs are null there "
+                "(onInvalid: SetNull)"
+            )
         if measure.kind == "importance" and 0 < extra.get("rowsPerPermutation", 0) < _FEW_ROWS:
             yield (
                 f"importance {measure.name}: a row exchanges values with the rows of its chunk, "

@@ -113,7 +113,7 @@ class WritingRun:
         self.target = target
         self.progress = progress
         self.warnings: list[str] = []
-        self.measures = KeptMeasures(basis.plan.main, basis.run_location)
+        self.measures = KeptMeasures(basis.plan.main.steps, basis.run_location)
         self.num_trainers = 0 if needs_ray else None
         self._began = self._ended = time.monotonic()
 
@@ -265,6 +265,7 @@ class WholeRun(WritingRun):
         job, stream, on_progress = self._job, self.basis.plan.main, self.watch(control)
         on_progress(job.progress)
         self.write_job(job, stream, stream.groups(0, job.record.chunk_rows), on_progress)
+        control.show(Reading(notes=self.measures.notes))
 
     def _describe_table(self) -> dict[str, Any]:
         """Return fields of `report.Written` about the table that was committed."""

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.measuring.base import Merging, Result
+from pipeline_runtime.measuring.counting import Counts
 from pipeline_runtime.measuring.values import State
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
@@ -35,6 +36,8 @@ from pipeline_runtime.steps.predict.batch_sizes import BatchSize, run_in_batches
 from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
 from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
+# Rows, and those of them whose outputs are null, for a null input or a NaN in an output.
+_ROW_COUNTS = Counts(size=3)
 # int64: the number of a row, while steps run that might drop or repeat rows.
 _PLACE_COLUMN = f"{INTERNAL_PREFIX}place"
 
@@ -54,6 +57,20 @@ class BoundModel:
     types: Mapping[str, pa.DataType]
     fills: bool
     path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """The outputs of a model, and the number of rows for which all of them were set to null.
+
+    Attributes:
+        null_inputs: rows with a null that the model cannot take.
+        nan_outputs: rows with a NaN in an output.
+    """
+
+    columns: Mapping[str, pa.ChunkedArray]
+    null_inputs: int = 0
+    nan_outputs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +134,14 @@ class Predict(ObservingStep):
         )
 
     @property
+    def filling(self) -> tuple[BoundModel, ...]:
+        """The models that have nulls for invalid rows, which are counted."""
+        return tuple(model for model in self.models if model.fills)
+
+    @property
     def accumulators(self) -> tuple[Merging, ...]:
-        return self.ablation.accumulators if self.ablation is not None else ()
+        counts = [_ROW_COUNTS] * len(self.filling)
+        return (*counts, *(self.ablation.accumulators if self.ablation is not None else ()))
 
     @property
     def observes_all(self) -> bool:
@@ -131,28 +154,44 @@ class Predict(ObservingStep):
         return _add(table, [_score(model, table, self.batch_size) for model in self.models])
 
     def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
-        """Return the table with the outputs, and the states of the ablation."""
+        """Return the table with the outputs, the counts of invalid rows, and the ablation."""
         scored = [_score(model, table, self.batch_size) for model in self.models]
-        states: list[State] = []
+        states: list[State] = [
+            _ROW_COUNTS.of(table.num_rows, each.null_inputs, each.nan_outputs)
+            for model, each in zip(self.models, scored, strict=True)
+            if model.fills
+        ]
         if (ablation := self.ablation) is not None:
             model, name = self.models[ablation.place], ablation.score
             states += ablation.observe(
                 table,
-                scored[ablation.place][name],
-                lambda rows: _score(model, rows, self.batch_size)[name],
+                scored[ablation.place].columns[name],
+                lambda rows: _score(model, rows, self.batch_size).columns[name],
             )
         return _add(table, scored), self.dump(states)
 
     def finish(self, states: Sequence[State]) -> Iterator[Result]:
-        """Yield the importance of each group of the ablation."""
+        """Yield the invalid rows of each model that has nulls for them, then the ablation."""
+        filling = self.filling
+        for model, state in zip(filling, states[: len(filling)], strict=True):
+            rows, null_inputs, nan_outputs = _ROW_COUNTS.list_numbers(state)
+            reasons = {"input": null_inputs, "output": nan_outputs}
+            yield {
+                "name": model.name,
+                "kind": "invalidRows",
+                "value": null_inputs + nan_outputs,
+                "rows": rows,
+                "leftOut": {reason: count for reason, count in reasons.items() if count},
+            }
         if self.ablation is not None:
-            yield from self.ablation.finish(states, self.models[self.ablation.place].name)
+            name = self.models[self.ablation.place].name
+            yield from self.ablation.finish(states[len(filling) :], name)
 
 
-def _add(table: pa.Table, scored: Sequence[Mapping[str, pa.ChunkedArray]]) -> pa.Table:
+def _add(table: pa.Table, scored: Sequence[Scored]) -> pa.Table:
     """Return the table with the outputs of all models."""
-    for outputs in scored:
-        for name, column in outputs.items():
+    for each in scored:
+        for name, column in each.columns.items():
             table = set_column(table, name, column)
     return table
 
@@ -212,7 +251,7 @@ def _find_inputs(opened: OpenedModel) -> frozenset[str]:
     return needed
 
 
-def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> dict[str, pa.ChunkedArray]:
+def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> Scored:
     """Return the outputs of a model for the rows of a table."""
     opened = model.opened
     try:
@@ -224,13 +263,14 @@ def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> dict[st
         columns = {
             name: _join(name, kind, parts, rows.num_rows) for name, kind in model.types.items()
         }
-        columns = _check_values(columns, fills=model.fills)
+        scored = _check_values(columns, fills=model.fills)
     except StepError as error:
         raise StepError(f"{model.path}: {error}") from error
     if valid is None:
-        return columns
+        return scored
     places = pc.if_else(valid, pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1), None)
-    return {name: column.take(places) for name, column in columns.items()}
+    columns = {name: column.take(places) for name, column in scored.columns.items()}
+    return replace(scored, columns=columns, null_inputs=table.num_rows - rows.num_rows)
 
 
 def _prepare(opened: OpenedModel, table: pa.Table) -> pa.Table:
@@ -320,9 +360,7 @@ def to_array(name: str, kind: pa.DataType, values: Any) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(flat, type=kind) if is_vector else flat
 
 
-def _check_values(
-    columns: Mapping[str, pa.ChunkedArray], *, fills: bool
-) -> dict[str, pa.ChunkedArray]:
+def _check_values(columns: Mapping[str, pa.ChunkedArray], *, fills: bool) -> Scored:
     """Return the outputs, with nulls in rows where one has a NaN.
 
     Raises StepError if there is one and `fills` is false.
@@ -339,9 +377,10 @@ def _check_values(
         if count:
             invalid = nans if invalid is None else invalid | nans
     if invalid is None:
-        return dict(columns)
+        return Scored(columns=columns)
     places = pa.array(np.arange(len(invalid)), mask=invalid)
-    return {name: column.take(places) for name, column in columns.items()}
+    taken = {name: column.take(places) for name, column in columns.items()}
+    return Scored(columns=taken, nan_outputs=int(np.count_nonzero(invalid)))
 
 
 def _find_nans(column: pa.ChunkedArray) -> np.ndarray | None:

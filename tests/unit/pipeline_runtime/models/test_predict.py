@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
+from facts import assert_one_tells
 from trained_models import build_flights
 
-from pipeline_runtime import load_model
+from pipeline_runtime import Pipeline, load_model
 from pipeline_runtime.batches import to_batch
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ManifestError, StepError
@@ -23,6 +25,7 @@ from pipeline_runtime.sources import Opening
 from pipeline_runtime.steps.base import BindContext, Transform
 from pipeline_runtime.steps.binding import bind_step
 from pipeline_runtime.steps.predict import batch_sizes
+from pipeline_runtime.steps.predict.transform import Predict
 from pipeline_runtime.training.checkpoints import checkpoint
 
 PROGRAM = """
@@ -94,6 +97,9 @@ WEIGHT = 1.0
 def build_weight():
     weight = WEIGHT
     return lambda batch: batch["x"] * weight
+
+def build_column():
+    return lambda table: table["x"]
 
 def build_number():
     return 3
@@ -655,3 +661,90 @@ def test_carried_columns_are_the_same_memory() -> None:
     for name in table.schema.names:
         assert scored.schema.field(name).equals(table.schema.field(name))
         assert list_addresses(scored[name]) == list_addresses(table[name]), name
+
+
+def count_invalid(step: Predict, parts: list[pa.Table]) -> dict[str, Any]:
+    states = [step.load(step.observe(part)[1]) for part in parts]
+    return {result["name"]: result for result in step.finish(step.merge(states))}
+
+
+def test_rows_set_to_null_are_counted_by_model_and_reason() -> None:
+    values = pa.array([1, 3, None, 3, None, 6], pa.float32())
+    table = pa.table({"x": values, "k": values.cast(pa.int64())})
+    outputs = [{"name": name, "type": "float32"} for name in ("y", "v", "w")]
+    function = {"function": "scoring_program:build", "onInvalid": "SetNull"}
+    nan = function | {"options": {"kind": "nan"}}
+    step = bind(
+        table.schema,
+        models=[
+            # A null float is NaN to the model, and so is its output.
+            {"name": "nan", **nan, "inputs": ["x"], "outputs": outputs[:1]},
+            {"name": "null", **nan, "inputs": ["x", "k"], "outputs": outputs[1:2]},
+            # A model that fails the run is not counted.
+            {
+                "name": "failing",
+                "format": "Arrow",
+                "function": "scoring_program:build_column",
+                "inputs": ["x"],
+                "outputs": outputs[2:],
+            },
+        ],
+    )
+    assert isinstance(step, Predict)
+    assert (step.observes, step.observes_all) == (True, False)
+    assert step.observe(table)[0].equals(step(table))
+    found = count_invalid(step, [table.slice(0, 4), table.slice(0, 0), table.slice(4)])
+    assert found == {
+        "nan": {
+            "name": "nan",
+            "kind": "invalidRows",
+            "value": 4,
+            "rows": 6,
+            "leftOut": {"output": 4},
+        },
+        "null": {
+            "name": "null",
+            "kind": "invalidRows",
+            "value": 4,
+            "rows": 6,
+            "leftOut": {"input": 2, "output": 2},
+        },
+    }
+
+
+def test_nulls_that_a_model_returns_are_valid() -> None:
+    table = rows(1.0, None)
+    step = bind_function(
+        table.schema,
+        function="scoring_program:build_column",
+        format="Arrow",
+        onInvalid="SetNull",
+    )
+    assert isinstance(step, Predict)
+    assert step(table)["y"].to_pylist() == [1.0, None]
+    assert count_invalid(step, [table])["m"]["value"] == 0
+
+
+def test_a_run_reports_rows_set_to_null(tmp_path: Path) -> None:
+    write_onnx(tmp_path / "model.onnx", "two")
+    pq.write_table(rows(1.0, None, 3.0, None, 5.0), tmp_path / "in.parquet", row_group_size=2)
+    model = {
+        "name": "base",
+        "onnx": {"uri": "model.onnx"},
+        "outputs": [{"name": name, "type": "float32"} for name in "ab"],
+        "onInvalid": "SetNull",
+    }
+    pipeline = Pipeline.read_parquet("in.parquet").predict(model).filter("kept >= 2")
+    finished = pipeline.write_parquet(
+        "out/", storage_root=str(tmp_path), output=tmp_path / "report"
+    )
+    assert finished.outcome.kind == "Complete", finished.outcome
+    [measure] = finished.summary.measures
+    assert (measure.name, measure.kind, measure.step) == ("base", "invalidRows", "pipeline[0]")
+    # The filter spares the first row group, whose rows are not scored.
+    assert (measure.value, measure.rows, measure.left_out) == (1, 3, {"output": 1})
+    log = (tmp_path / "report" / "run.log").read_text().splitlines()
+    assert_one_tells(log, "… pipeline[0] … base … 1 of 3 rows … onInvalid: SetNull")
+    assert_one_tells(finished.summary.warnings, "pipeline[0] … base … 1 of 3 rows")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "invalidRows" in page

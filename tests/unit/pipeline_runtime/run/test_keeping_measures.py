@@ -54,7 +54,7 @@ def spool(stream: StreamPlan, storage: Storage) -> list[ChunkRecord]:
 def test_a_later_attempt_reports_what_an_earlier_one_kept(
     stream: StreamPlan, place: Location, tmp_path: Path
 ) -> None:
-    first, second = KeptMeasures(stream, place), KeptMeasures(stream, place)
+    first, second = KeptMeasures(stream.steps, place), KeptMeasures(stream.steps, place)
     assert (tuple(second.report(tmp_path)), second.files) == ((), ())
     storage = Storage(place.join("spool"))
     first.keep(storage, spool(stream, storage))
@@ -69,7 +69,7 @@ def test_a_later_attempt_reports_what_an_earlier_one_kept(
 def test_results_that_are_not_exact_are_warned_about(
     stream: StreamPlan, place: Location, tmp_path: Path
 ) -> None:
-    measures = KeptMeasures(stream, place)
+    measures = KeptMeasures(stream.steps, place)
     storage = Storage(place.join("spool"))
     measures.keep(storage, spool(stream, storage))
     measures.report(tmp_path)
@@ -82,7 +82,7 @@ def test_damaged_measures_are_a_warning(
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / MEASURES_FILE).write_text("{")
-    measures = KeptMeasures(stream, place)
+    measures = KeptMeasures(stream.steps, place)
     assert measures.report(tmp_path) == ()
     assert len(measures.warnings) == 1
 
@@ -97,6 +97,6 @@ def test_permutations_of_few_rows_are_warned_about(
     found = MeasuresFile(version=1, measures=(importance,))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / MEASURES_FILE).write_bytes(found.to_bytes())
-    measures = KeptMeasures(stream, place)
+    measures = KeptMeasures(stream.steps, place)
     measures.report(tmp_path)
     assert ["ids" in text for text in measures.warnings] == [True] * warned
