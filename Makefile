@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TESTS = $(BIN)/python -m tools.build_tools --during \
   $(BIN)/python -m pytest -n 2 --no-loadscope-reorder --durations-path tests/slow_durations.json
 
-.PHONY: bench bench-autoscaling bench-calibration bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-overlap bench-pairs bench-scaling bench-simulator bench-start chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
+.PHONY: bench bench-autoscaling bench-calibration bench-gpu bench-gpu-pack bench-iceberg bench-operator bench-overlap bench-pairs bench-scaling bench-scoring bench-simulator bench-start chart clean crd dist format help lint lint-types lock run run-iceberg run-scoring sample-data sbom setup steps test test-nightly test-slow test-tools test-unit
 .PHONY: cluster-up cluster-down cluster-status cluster-kubeconfig images
 
 ##@ Start here
@@ -155,6 +155,9 @@ bench-calibration: setup ## Measure how often lastmile compare errs on equal var
 
 bench-operator: setup test-tools ## Measure the operator with 1,000 experiments, compared with a bare client (ARGS: the benchmark's options)
 	$(BIN)/python -m benchmarks.operator $(ARGS)
+
+bench-scoring: setup ## Score a table with many columns and several models, compared with Ray Data and a DataLoader
+	$(BIN)/python -m benchmarks.scoring $(ARGS)
 
 bench-simulator: setup test-tools ## Compare the autoscaling simulator with real pods under the operator; needs root
 	LASTMILE_RESULTS=benchmarks/results $(BIN)/python -m pytest -m alone -n 0 -s tests/e2e $(ARGS)

@@ -25,7 +25,7 @@ from pipeline_runtime.pipeline import Pipeline
 
 STEP_SECONDS: Final = "stepSeconds"  # CPU seconds of the step `predict`, of Lastmile alone
 _ROLE: Final = "output"
-_RAY_BATCH_ROWS: Final = 4096  # of the batches that a user tunes; by default Ray has 1,024
+_BATCH_ROWS: Final = 4096  # Ray Data has 1,024 by default
 NumpyBatch = dict[str, npt.NDArray[Any]]
 
 
@@ -41,7 +41,7 @@ def build_pipeline(scored: Scored) -> Pipeline:
         }
         for index, name in enumerate(scored.scores)
     ]
-    return Pipeline.read_parquet("rows/", row_key=KEY).predict(*models)
+    return Pipeline.read_parquet("rows/", row_key=KEY).predict(*models, batch_size=_BATCH_ROWS)
 
 
 def lastmile(scored: Scored, notes: dict[str, float]) -> Iterator[pa.Table]:
@@ -68,7 +68,7 @@ def ray_arrow(scored: Scored, _: dict[str, float]) -> Iterator[pa.Table]:
         scored,
         score_arrow,
         batch_format="pyarrow",
-        batch_size=_RAY_BATCH_ROWS,
+        batch_size=_BATCH_ROWS,
         zero_copy_batch=True,
     )
 

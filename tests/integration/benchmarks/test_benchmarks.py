@@ -45,9 +45,19 @@ def check_pairs(cells: list[Cell]) -> None:
     assert all(cell.ratio("feed", "peakBytes") is not None for cell in cells)
 
 
+def check_scoring(cells: list[Cell]) -> None:
+    assert len(cells) == 9
+    by_name = {cell.name: cell for cell in cells}
+    assert len(by_name["200 carried columns"].arms) == 4
+    assert by_name["4 models"].ratio("a job for each model", "microsPerRow")
+    assert len(by_name["more rows"].arms) == 3
+    assert all("checksum" in cell.facts for cell in cells[:8])
+
+
 CASES = [
     ("overlap", "overlap", "--rows 60000 --rounds 2", check_overlap),
     ("start", "start", "--rows 20000 --rounds 1", check_start),
+    ("scoring", "scoring", "--rows 10000 --rounds 1", check_scoring),
     ("pairs", "pairs", "--base HEAD,loader --rows 20000 --rounds 1", check_pairs),
 ]
 
