@@ -264,12 +264,18 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         ),
         Rule(
             mirrors="ExperimentSpec._check_measured",
+            rule="!has(self.pipeline) || !has(self.output) || !has(self.output.mode) || "
+            "self.output.mode != 'OverwritePartitions' || "
+            "!self.pipeline.exists(step, has(step.measure))",
+            message="measure must not come with output.mode OverwritePartitions; choose another",
+            field="pipeline",
+        ),
+        Rule(
+            mirrors="ExperimentSpec._check_measured",
             rule="!has(self.pipeline) || has(self.output) && (!has(self.output.mode) || "
             "self.output.mode != 'OverwritePartitions') || "
-            "!self.pipeline.exists(step, has(step.measure) || "
-            "has(step.predict) && has(step.predict.ablation))",
-            message="measure and predict.ablation must come with output, in mode Fail or "
-            "Overwrite; add it",
+            "!self.pipeline.exists(step, has(step.predict) && has(step.predict.ablation))",
+            message="predict.ablation must come with output, in mode Fail or Overwrite; add it",
             field="pipeline",
         ),
         Rule(

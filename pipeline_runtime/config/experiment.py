@@ -227,16 +227,19 @@ class ExperimentSpec(SpecModel):
 
     def _check_measured(self) -> Iterator[tuple[str, str]]:
         configs = [config for step in self.pipeline for config in step.given()[:1]]
-        for index, name in enumerate(config.find_measured() for config in configs):
-            if name is None:
+        for index, config in enumerate(configs):
+            if (name := config.find_measured()) is None:
                 continue
-            if self.output is None:
+            is_counted = self.output is not None
+            is_counted |= config.measures_training and self.consumer is None
+            if not is_counted:
+                consumers = "output or training" if config.measures_training else "output"
                 yield (
                     f"pipeline[{index}]",
-                    f"{name} must come with output, which counts each row once, got none; add "
+                    f"{name} must come with {consumers}, which counts each row once, got none; add "
                     f"output, or remove {name}",
                 )
-            elif self.output.mode == "OverwritePartitions":
+            elif self.output is not None and self.output.mode == "OverwritePartitions":
                 yield (
                     f"pipeline[{index}]",
                     f"{name} must not come with output.mode OverwritePartitions, which writes "

@@ -43,6 +43,9 @@ class StepModel(SpecModel):
     # to score need it too.
     is_preprocessing: ClassVar[bool] = False
 
+    # True if rows can be measured on their way to trainers too, not only to a table.
+    measures_training: ClassVar[bool] = False
+
     @classmethod
     def folder(cls) -> str:
         """Return the name of the step's folder, such as `anti_join`."""

@@ -100,7 +100,13 @@ def _choose_batching(plan: Plan, spec: ExperimentSpec) -> Batching | None:
 
 
 def _check_steps(plan: Plan) -> None:
-    """Raise LoaderError for stages after the first, which are tasks of Ray."""
+    """Raise LoaderError for stages after the first, which are tasks of Ray, and for measures."""
+    for step in plan.training.steps:
+        if step.transform.observes_all:
+            raise LoaderError(
+                f"{name_of(step)}: must not measure rows in a loader, whose loop may take a row "
+                "several times or never. Remove it; or use Pipeline.train or write_parquet"
+            )
     steps = [step for stage in plan.training.stages[1:] for step in stage.steps]
     if steps:
         raise LoaderError(

@@ -78,7 +78,7 @@ def check_place(spec: ExperimentSpec, place: int, transforms: Sequence[Transform
             problems.append(Problem(path=path, message=message))
     if spec.training.evaluation is not None:
         for index, step in enumerate(before):
-            if step.for_evaluation() is not None:
+            if step.for_evaluation() is not None and not step.observes_all:
                 message = (
                     "must come before steps for the training alone, since the table has the rows "
                     f"of the evaluation too, but comes after spec.pipeline[{index}] {step.kind}. "

@@ -1,4 +1,4 @@
-"""The stand-in, for the rows that evaluate a model, of a sampling step that applies to training.
+"""The stand-in, for the rows that evaluate a model, of a step that is for the training alone.
 
 The planner puts it in the place of the step, so that the evaluation has the same steps as the
 training, and all variants of a sample are evaluated on the same rows with the same weights.

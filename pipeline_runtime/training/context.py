@@ -105,6 +105,7 @@ class TrainContext:
         if wiring.resume is not None:
             self.checkpoint = wiring.resume[1]["user"]
             self.restore_random_state()
+            self._restore_measured(wiring.resume[1])
         self._resumed_step, self._resumed_counts = self.step, wiring.training.counts
         self._lockstep = Lockstep(wiring.training.waited)
         self._step_metrics: tuple[int, dict[str, float]] = (-1, {})  # a step, and its metrics
@@ -117,6 +118,20 @@ class TrainContext:
         if self._wiring.resume is not None:
             states = self._wiring.resume[1]["rng"]
             torch.set_rng_state(states[min(self.rank, len(states) - 1)])
+
+    def _restore_measured(self, state: Mapping[str, Any]) -> None:
+        """Continue the measures of the checkpoint's rows, on rank 0."""
+        stream = self._wiring.training
+        if stream.measured is None:
+            return
+        if "measured" not in state:
+            stream.measured = None
+            self._wiring.warn(
+                "the checkpoint is of an earlier release and has no measures, so this run has none"
+            )
+        elif self.rank == 0:
+            for parts in state["measured"]:
+                stream.measured.restore(parts)
 
     # --- state of the run ------------------------------------------------------------------------
 
@@ -439,18 +454,27 @@ class TrainContext:
             before = position.before_last()
             assert before is not None  # `allow_ahead` was called, and a batch was taken
             position = before
-        gathered = self._ranks.gather((position.to_json(), torch.get_rng_state()))
+        measured = self._wiring.training.measured
+        mine = None if measured is None else measured.dump(without_last=ahead > 0)
+        gathered = self._ranks.gather((position.to_json(), torch.get_rng_state(), mine))
         self._last_checkpoint_seconds = self.records.seconds()
         self._flags = (False, self._flags[1])
         if self.rank == 0:
-            positions, random_states = map(list, zip(*gathered, strict=True))
+            positions, random_states, parts = map(list, zip(*gathered, strict=True))
             state = {"user": dict(user), "rng": random_states}
+            if measured is not None:
+                state["measured"] = parts
             self._saver.save(state, position, positions, self._step_metrics[1])
 
     def warn_without_best(self) -> None:
         """Warn at the end of a run if no checkpoint has the metric of `checkpoint.keepBest`."""
         if self.rank == 0:
             self._saver.warn_without_best()
+
+    def dump_measured(self) -> tuple[bytes, ...]:
+        """Return this rank's measures at the end of the run, as `training.measured` merges them."""
+        measured = self._wiring.training.measured
+        return () if measured is None else measured.dump()
 
     def snapshot(self) -> RankSnapshot:
         """Return the state of this rank, for the monitor."""

@@ -50,18 +50,23 @@ class Position:
         group = self.open.get(header.group)
         return group.rows.get(header.chunk, 0) if group else 0
 
-    def consume(self, header: Header, rows: int) -> None:
-        """Note that `rows` more rows of a chunk went into a batch (0 for a chunk without rows)."""
+    def consume(self, header: Header, rows: int) -> bool:
+        """Note that `rows` more rows of a chunk went into a batch (0 for a chunk without rows).
+
+        Returns whether the chunk is now used up.
+        """
         group = self.open.setdefault(header.group, _OpenGroup())
         group.rows[header.chunk] = group.rows.get(header.chunk, 0) + rows
         if header.is_last:
             group.num_chunks = header.chunk + 1
-        if group.rows[header.chunk] == header.num_rows and header.chunk not in group.whole:
+        is_used_up = group.rows[header.chunk] == header.num_rows and header.chunk not in group.whole
+        if is_used_up:
             group.whole.add(header.chunk)
             self.counts = add_counts(self.counts, header.counts)
         if group.is_done:
             self.done.add(header.group)
             del self.open[header.group]
+        return is_used_up
 
     def start_epoch(self, epoch: int) -> None:
         """Forget the groups of the epoch before; a no-op for the epoch that is resumed."""

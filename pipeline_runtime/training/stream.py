@@ -23,6 +23,7 @@ from pipeline_runtime.feed.base import Waited, WorkerUsage
 from pipeline_runtime.feed.chunk import Batches, Chunk, Header, StepCount, add_counts
 from pipeline_runtime.plan.groups import Group
 from pipeline_runtime.training.buffered import BatchRows, Buffered, Hashes
+from pipeline_runtime.training.measured import Measured
 from pipeline_runtime.training.position import Position
 
 
@@ -81,6 +82,7 @@ class BatchStream:
     usage: WorkerUsage = field(default_factory=WorkerUsage)  # of the readers, if the feed knows it
     dropped_rows: int = 0
     remembers: bool = False  # the position can go back by one batch
+    measured: Measured | None = None  # of the chunks that the position counts
     # Called with the hashes of identity and group of each batch's rows, before the batch.
     identify: Callable[[Hashes, Hashes], None] | None = None
     _waiting: dict[int, set[int]] = field(init=False)  # epoch -> groups that have not arrived whole
@@ -137,6 +139,8 @@ class BatchStream:
             if self.remembers:
                 parts = self._next_parts(rows)
                 self.position.remember({source.chunk.header.group for source, _ in parts})
+            if self.measured is not None:
+                self.measured.begin_batch()
             self.position.batches += 1
             self.position.samples += rows
             yield self._cut(rows) if rows else None
@@ -199,7 +203,7 @@ class BatchStream:
                 continue  # the checkpoint counts all rows of this group
             offset = self.position.consumed(chunk.header)
             if chunk.header.num_rows == 0:
-                self.position.consume(chunk.header, 0)
+                self._consume(chunk.header, 0)
             elif offset < chunk.header.num_rows:
                 self._put(Buffered(chunk, offset))
 
@@ -259,12 +263,16 @@ class BatchStream:
         else:
             self._rest_rows -= rows
         source.offset += rows
-        self.position.consume(source.chunk.header, rows)
+        self._consume(source.chunk.header, rows)
         if queue is self._rest and source.rows_left:
             return
         queue.popleft()
         if source.rows_left:
             self._put(source)
+
+    def _consume(self, header: Header, rows: int) -> None:
+        if self.position.consume(header, rows) and self.measured is not None:
+            self.measured.add(header)
 
     def _count_partial(self) -> tuple[StepCount, ...]:
         counts: tuple[StepCount, ...] = ()

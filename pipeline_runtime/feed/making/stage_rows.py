@@ -150,15 +150,20 @@ class Rows:
             return num_bytes
         return num_bytes + self.requests.num_bytes * self.num_rows // max(1, self.requests.num_rows)
 
-    def run(self, step: PlannedStep) -> bytes | None:
+    def run(self, step: PlannedStep, *, observes: bool = True) -> bytes | None:
         """Run a step, and let go of the columns that nothing after it uses.
+
+        Args:
+            observes: False for rows that were observed before.
 
         Returns the observations of a step that observes rows.
         """
         transform = step.transform
         observed = None
         shared = self.requests.columns.keys() if self.requests else set()
-        if transform.observes:
+        if transform.observes and not observes and not transform.outputs:
+            pass  # it only measures
+        elif transform.observes and observes:
             made, observed = transform.observe(self.view(transform.inputs))
             self._add(made, transform.outputs)
         elif is_of_requests(transform, shared):

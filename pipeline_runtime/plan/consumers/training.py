@@ -111,7 +111,7 @@ def _evaluation(stream: StreamPlan) -> str:
     pruning = stream.scan.pruning
     without = [step for step in stream.steps if isinstance(step.transform, TrainingOnly)]
     names = ", ".join(f"{step.path} {step.kind}" for step in without)
-    steps = f"the same steps without {names} (applyTo: Training)" if names else "the same steps"
+    steps = f"the same steps without {names}, for the training alone" if names else "the same steps"
     return (
         f"Evaluation: {steps} over {pruning.rows_read:,} rows of {pruning.row_groups_read} row "
         f"groups; pushed to the files: {', '.join(stream.pushed) or 'nothing'}"

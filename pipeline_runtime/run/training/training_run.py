@@ -11,11 +11,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from pipeline_runtime import report
+from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.formatting import format_duration
 from pipeline_runtime.monitor import MonitorState
 from pipeline_runtime.report.files.metrics_history import HISTORY_FILE
 from pipeline_runtime.run import phases
 from pipeline_runtime.run.consumers import Control, Reading, Results, RunBasis
+from pipeline_runtime.run.keeping_measures import KeptMeasures
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.training.code_digest import digest_code
@@ -28,6 +30,7 @@ from pipeline_runtime.run.training.totals import (
     find_last_checkpoint,
     total_counts,
 )
+from pipeline_runtime.training.measured import merge_ranks
 from pipeline_runtime.training.recorder import Past
 
 if TYPE_CHECKING:  # a plan is shown before this is imported
@@ -38,7 +41,6 @@ class TrainingRun:
     """See `run.consumers.ConsumerRun`."""
 
     stopping = "stopping after this step, with a checkpoint (Ctrl-C again: at once, without one)"
-    report_files = (HISTORY_FILE,)
 
     def __init__(self, run: PreparedRun, options: RunOptions, warnings: tuple[str, ...]) -> None:
         self._run = run
@@ -62,6 +64,7 @@ class TrainingRun:
         self.num_trainers = None if is_here else world_size
         self._state = MonitorState()
         self._past = Past()
+        self._measures = KeptMeasures(run.plan.training.steps, run.run_location)
 
     @cached_property
     def collector(self) -> RunCollector:
@@ -72,6 +75,11 @@ class TrainingRun:
             ((index, kind) for index, kind, _ in self._run.plan.training.step_rows),
             damaged_checkpoints=len(self._run.damaged_checkpoints),
         )
+
+    @property
+    def report_files(self) -> tuple[str, ...]:
+        """Files that it adds to the folder of the report."""
+        return (HISTORY_FILE, *self._measures.files)
 
     @property
     def intro(self) -> Iterator[str]:
@@ -110,7 +118,20 @@ class TrainingRun:
             problems = recorder.close()
         self._state = outcome.state
         self._state.warnings.extend([*missing, *problems])
+        if outcome.kind == "Complete":
+            self._keep_measures(control)
         return outcome
+
+    def _keep_measures(self, control: Control) -> None:
+        """Keep what steps measured of the rows of the first epoch."""
+        parts = [rank.measured for rank in self._state.ranks.values() if rank.measured]
+        if not parts:
+            return
+        try:
+            self._measures.keep(merge_ranks(self._measures.steps, parts))
+        except LastmileError as error:
+            self._state.warnings.append(f"the measures of the run are not kept: {error}")
+        control.show(Reading(notes=self._measures.notes))
 
     def _find_trainers(self, options: RunOptions) -> Callable[[], Trainers]:
         """Return what starts the trainers, in this process or over Ray."""
@@ -153,11 +174,14 @@ class TrainingRun:
         """Return the results of the training."""
         last = find_last_checkpoint(self._run, self._state)
         problems = collect_rows(self._run.run_location, control.options.output)
+        measures = self._measures.report(control.options.output)
+        sections = build_sections(self._run, self._state, control.phases, last, self._past)
+        sections["measures"] = tuple(measure.shorten() for measure in measures)
         resuming = (f"last checkpoint: {last}", "resume: the same command with --resume")
         return Results(
             counts=total_counts(self._state.ranks.values()),
-            sections=build_sections(self._run, self._state, control.phases, last, self._past),
-            warnings=(*self._state.warnings, *problems),
+            sections=sections,
+            warnings=(*self._state.warnings, *problems, *self._measures.warnings),
             hints=resuming if last else (),
         )
 

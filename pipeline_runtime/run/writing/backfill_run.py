@@ -30,11 +30,11 @@ from pipeline_runtime.plan import build_plan
 from pipeline_runtime.promotion.partitions import PartitionChoice, encode_value
 from pipeline_runtime.run.consumers import Claim, Control, Reading, RunBasis
 from pipeline_runtime.run.folders import parse_run_hash
+from pipeline_runtime.run.keeping_measures import KeptMeasures
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commits
 from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
-from pipeline_runtime.run.writing.keeping_measures import KeptMeasures
 from pipeline_runtime.run.writing.targets import open_target
 from pipeline_runtime.run.writing.writing_run import WritingRun
 from pipeline_runtime.sources import Location, open_location

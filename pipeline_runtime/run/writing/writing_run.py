@@ -21,18 +21,19 @@ from pipeline_runtime.iceberg.pins import Pins
 from pipeline_runtime.output.destination import Committed
 from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.names import make_token
-from pipeline_runtime.output.records import RunRecord
+from pipeline_runtime.output.observed import merge_observed
+from pipeline_runtime.output.records import ChunkRecord, RunRecord
 from pipeline_runtime.output.spool import Spooler
 from pipeline_runtime.plan import Group, build_plan
 from pipeline_runtime.plan.model import StreamPlan
 from pipeline_runtime.run.consumers import Claim, Control, Outcome, Reading, Results, RunBasis
+from pipeline_runtime.run.keeping_measures import KeptMeasures
 from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import find_pins
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.run.summarise import build_checksum
-from pipeline_runtime.run.writing.keeping_measures import KeptMeasures
 from pipeline_runtime.run.writing.local_writers import open_local_writers
 from pipeline_runtime.run.writing.targets import open_target
 from pipeline_runtime.sources import open_location
@@ -203,8 +204,12 @@ class WritingRun:
             lambda: self._open_writers(rows, job),
             groups,
             on_progress,
-            on_spooled=lambda chunks: self.measures.keep(job.spool, chunks),
+            on_spooled=lambda chunks: self._keep_measures(job, chunks),
         )
+
+    def _keep_measures(self, job: Job, chunks: Sequence[ChunkRecord]) -> None:
+        if steps := self.measures.steps:
+            self.measures.keep(merge_observed(job.spool, chunks, steps))
 
     def _open_writers(self, stream: Stream, job: Job) -> AbstractContextManager[Writers]:
         """Open writers in this process and beside it, or over Ray."""

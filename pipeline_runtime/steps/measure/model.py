@@ -196,6 +196,8 @@ class Metric(SpecModel):
 class MeasureStep(StepModel):
     """Measure the rows, which pass unchanged: metrics of scores, labels and other columns."""
 
+    measures_training: ClassVar[bool] = True
+
     metrics: Annotated[
         tuple[Metric, ...],
         Field(min_length=1, max_length=MAX_METRICS),

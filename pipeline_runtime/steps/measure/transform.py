@@ -24,7 +24,7 @@ from pipeline_runtime.measuring.custom import Custom
 from pipeline_runtime.measuring.grouping import Grouped
 from pipeline_runtime.measuring.groups_of_rows import GroupAuc, Ndcg
 from pipeline_runtime.measuring.values import State
-from pipeline_runtime.steps.base import BindContext
+from pipeline_runtime.steps.base import BindContext, Transform
 from pipeline_runtime.steps.checks import (
     Checks,
     broken,
@@ -35,6 +35,7 @@ from pipeline_runtime.steps.checks import (
 from pipeline_runtime.steps.map.functions import load_function
 from pipeline_runtime.steps.measure.model import MeasureStep, Metric
 from pipeline_runtime.steps.observing import ObservingStep
+from pipeline_runtime.steps.training_only import keep_for_evaluation
 
 # Bits by which AUC tells scores apart; fewer in a group, since a state has up to 1,024 of them.
 _BITS, _GROUP_BITS = 20, 16
@@ -105,6 +106,9 @@ class Measure(ObservingStep):
     @property
     def observes_all(self) -> bool:
         return True
+
+    def for_evaluation(self) -> Transform:
+        return keep_for_evaluation(self.output_schema)
 
     def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
         """Return the rows as they are, and the state of the metrics for them."""

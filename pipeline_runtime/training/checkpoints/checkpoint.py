@@ -69,7 +69,8 @@ class CheckpointStore:
         """Write a checkpoint and return its URI.
 
         Args:
-            state: `user`, which the entrypoint passed to `report`, and `rng`, one state per rank.
+            state: `user`, which the entrypoint passed to `report`, `rng`, one state per rank, and
+                perhaps `measured`, what steps measured of each rank's rows.
             header: the fields of CheckpointHeader except uri, num_bytes and sha256.
             checked: True to check first that the state can be loaded again.
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ from pipeline_runtime.training.checkpoints.history import CheckpointHistory
 from pipeline_runtime.training.context import TrainContext, Wiring
 from pipeline_runtime.training.current import Run, join_ranks
 from pipeline_runtime.training.entrypoint import load_entrypoint
+from pipeline_runtime.training.measured import Measured, find_observers
 from pipeline_runtime.training.position import Position
 from pipeline_runtime.training.ranks.runtime import Runtime
 from pipeline_runtime.training.script import run_script
@@ -78,6 +79,7 @@ def train_worker(plan: WorkerPlan, runtime: Runtime) -> None:
                 function=plan.function,
             )
             context.warn_without_best()
+            pusher.measured = context.dump_measured()
             context.records.is_finished = True
         finally:
             context.close()
@@ -184,6 +186,7 @@ def _open_training(plan: WorkerPlan, rank: int) -> Iterator[BatchStream]:
         position=plan.positions[rank],
         waited=waited,
         usage=usage,
+        measured=Measured(observers) if (observers := find_observers(plan.stream.steps)) else None,
     )
     with closing(chunks):
         yield stream
@@ -253,6 +256,7 @@ class _Pusher:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._context: TrainContext | None = None
+        self.measured: tuple[bytes, ...] = ()  # goes with the last snapshot alone
         self._is_pushing = threading.Lock()
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lastmile-monitor", daemon=True)
@@ -266,7 +270,7 @@ class _Pusher:
         """Push the last snapshot and end the thread."""
         self._finished.set()
         self._thread.join()
-        self._push()
+        self._push(self.measured)
 
     def _run(self) -> None:
         while not self._finished.wait(PUSH_SECONDS):
@@ -278,12 +282,13 @@ class _Pusher:
         self._push()
         return self._runtime.take_history()
 
-    def _push(self) -> None:
+    def _push(self, measured: tuple[bytes, ...] = ()) -> None:
         assert self._context is not None  # `start` was called
         with self._is_pushing:  # in order: no thread overtakes another with its points
             pending = self._context.records.pending
             points = [pending.popleft() for _ in range(len(pending))]
-            order = self._runtime.push(self._context.snapshot(), points)
+            snapshot = replace(self._context.snapshot(), measured=measured)
+            order = self._runtime.push(snapshot, points)
         if order is Order.STOP:
             self._context.stop_event.set()
         elif order is Order.ABORT:

@@ -351,7 +351,6 @@ def _repair_spec(given: Document) -> None:
     if kept:
         given["dataset"].setdefault("rowKey", ["user_id"])
     if "output" not in given:
-        steps_[:] = [step for step in steps_ if "measure" not in step]
         for step in steps_:
             step.get("predict", {}).pop("ablation", None)
     elif any("measure" in step or "ablation" in step.get("predict", {}) for step in steps_):

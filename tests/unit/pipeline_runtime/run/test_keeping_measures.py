@@ -11,6 +11,7 @@ import pytest
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import parse_experiment
 from pipeline_runtime.feed.making.work import run_group
+from pipeline_runtime.output.observed import merge_observed
 from pipeline_runtime.output.partitions import SplitByFolder
 from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.spool import Spooler
@@ -21,7 +22,7 @@ from pipeline_runtime.report.files.measures_file import (
     MeasureResult,
     MeasuresFile,
 )
-from pipeline_runtime.run.writing.keeping_measures import KeptMeasures
+from pipeline_runtime.run.keeping_measures import KeptMeasures
 from pipeline_runtime.sources import Location, open_location
 
 METRICS = (
@@ -57,7 +58,7 @@ def test_a_later_attempt_reports_what_an_earlier_one_kept(
     first, second = KeptMeasures(stream.steps, place), KeptMeasures(stream.steps, place)
     assert (tuple(second.report(tmp_path)), second.files) == ((), ())
     storage = Storage(place.join("spool"))
-    first.keep(storage, spool(stream, storage))
+    first.keep(merge_observed(storage, spool(stream, storage), first.steps))
     storage.remove()
     found = second.report(tmp_path)
     assert found == first.report(tmp_path)
@@ -71,7 +72,7 @@ def test_results_that_are_not_exact_are_warned_about(
 ) -> None:
     measures = KeptMeasures(stream.steps, place)
     storage = Storage(place.join("spool"))
-    measures.keep(storage, spool(stream, storage))
+    measures.keep(merge_observed(storage, spool(stream, storage), measures.steps))
     measures.report(tmp_path)
     assert ["gauc" in text for text in measures.warnings] == [True, False]
     assert ["top" in text for text in measures.warnings] == [False, True]

@@ -145,26 +145,14 @@ def test_fields_that_contradict_each_other_are_refused(metric: dict[str, Any], f
     assert_all_told([str(problem) for problem in caught.value.problems], [facts])
 
 
-@pytest.mark.parametrize(
-    ("output", "facts"),
-    [
-        (None, "spec.pipeline[0]: measure … output"),
-        (
-            {"mode": "OverwritePartitions", "iceberg": {"catalog": "c", "table": "d.t"}},
-            "spec.pipeline[0]: measure … OverwritePartitions",
-        ),
-    ],
-    ids=["training", "OverwritePartitions"],
-)
-def test_measure_needs_a_consumer_that_counts_each_row_once(
-    output: dict[str, Any] | None, facts: str
-) -> None:
+def test_a_table_of_partitions_is_not_measured() -> None:
     pipeline = Pipeline.read_parquet("in.parquet").measure({"name": "auc", "auc": AUC})
     document = pipeline.with_catalog("c", uri="https://catalog").document("m")
-    if output is not None:
-        document["spec"]["output"] = output
+    iceberg = {"catalog": "c", "table": "d.t"}
+    document["spec"]["output"] = {"mode": "OverwritePartitions", "iceberg": iceberg}
     with pytest.raises(ManifestError) as caught:
         parse_experiment(document)
+    facts = "spec.pipeline[0]: measure … OverwritePartitions"
     assert_all_told([str(problem) for problem in caught.value.problems], [facts])
 
 

@@ -1,7 +1,7 @@
-"""Keeps the results of steps that measure rows in `measures.json`, before the table is in place.
+"""Keeps the results of steps that measure rows in `measures.json`, and reports them.
 
-The file lies in the run's folder on the artifacts store. So an attempt that finds the table in
-place, and the spooled rows removed, still reports it.
+The file lies in the run's folder on the artifacts store before a table is in place. So an attempt
+that finds the table in place, and the spooled rows removed, still reports it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from pathlib import Path
 
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import write_atomically
-from pipeline_runtime.output.observed import merge_observed
-from pipeline_runtime.output.records import ChunkRecord
-from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.measuring.base import Result
 from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.report.files.measures_file import (
     MEASURES_FILE,
@@ -50,15 +48,16 @@ class KeptMeasures:
         self.files: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()
 
-    def keep(self, spool: Storage, chunks: Sequence[ChunkRecord]) -> None:
-        """Merge what was measured of all chunks, and store the results.
+    @property
+    def steps(self) -> list[ObservingStep]:
+        """The steps that observe rows, in the order of the pipeline."""
+        return list(self._steps.values())
 
-        Raises OutputError, StepError, or StoreError.
-        """
+    def keep(self, found: Sequence[Sequence[Result]]) -> None:
+        """Store the results of each step, of all rows. Raises StoreError."""
         if not self._steps:
             return
-        steps = list(self._steps.values())
-        pairs = zip(self._steps, merge_observed(spool, chunks, steps), strict=True)
+        pairs = zip(self._steps, found, strict=True)
         results = [
             MeasureResult.model_validate({"step": path, **result})
             for path, found in pairs
