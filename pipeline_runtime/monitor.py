@@ -75,7 +75,7 @@ class RankSnapshot:
     resumed_step: int = 0  # `step` when this attempt started
     resumed_counts: tuple[StepCount, ...] = ()  # `counts` then
     is_finished: bool = False
-    # Of its rows, once it is finished: see `training.measured`.
+    # Observations of its rows, once it is finished: see `training.measured`.
     measured: tuple[bytes, ...] = ()
 
 

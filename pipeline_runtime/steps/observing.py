@@ -25,7 +25,7 @@ class ObservingStep(BoundStep):
     @property
     @abstractmethod
     def accumulators(self) -> Sequence[Merging]:
-        """What the observations are merged by; none of a step that observes nothing."""
+        """The merges of the observations; none of a step that observes nothing."""
 
     @abstractmethod
     def finish(self, states: Sequence[State]) -> Iterator[Result]:

@@ -1,8 +1,8 @@
-"""The observations of a training's rows: of the first epoch, since each epoch has the same rows.
+"""Measures the rows of a training: those of the first epoch, since each epoch has the same rows.
 
-A rank adds a chunk's once the position counts the chunk, which is when its last row went into a
-batch. So both are of the same rows, a checkpoint has both, and a run that resumes makes and adds
-the other chunks alone. The driver merges those of all ranks.
+A rank adds the observations of a chunk once the position counts the chunk, which is when its last
+row went into a batch. So a checkpoint has both for the same rows, and a run that resumes makes and
+adds the other chunks alone. The driver merges the observations of all ranks.
 """
 
 from __future__ import annotations

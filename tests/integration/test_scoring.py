@@ -182,7 +182,7 @@ def test_the_samples_score_what_the_quickstart_trained(tmp_path: Path) -> None:
     assert table["score"].null_count == 0
     assert [model["experiment"] for model in summary["models"]] == ["quickstart"]
     assert [measure["name"] for measure in summary["measures"]] == [
-        *("auc", "auc-per-request", "calibration", "log-loss")
+        *("position", "history", "dense", "auc", "auc-per-request", "calibration", "log-loss")
     ]
     for name in ("student", "distilled", "compare"):
         command = ["run", "-f", str(SAMPLES / "distillation" / f"{name}.yaml")]

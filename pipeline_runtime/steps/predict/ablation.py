@@ -64,7 +64,7 @@ class BoundAblation:
 
     @property
     def accumulators(self) -> tuple[Merging, ...]:
-        """Those of the chunks, of the scores as they are, and of each group and repeat."""
+        """The counts of chunks, the metric of the scores as they are, and of each permutation."""
         num_scorings = len(self.config.groups) * self.config.repeats
         return (_CHUNKS, self.metric, *[self.metric] * num_scorings)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from run_support import (
+    CLICKS_PIPELINE,
     Clicks,
     Process,
     Project,
@@ -115,8 +116,13 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
     clicks: Clicks, project: Callable[..., Project], on_cluster: Lastmile
 ) -> None:
     run = project()
+    metrics = [
+        {"name": "ids", "mean": {"column": "id"}},
+        {"name": "different", "distinct": {"column": "id"}},
+    ]
     spec = clicks_spec(
         run,
+        pipeline=[*CLICKS_PIPELINE, {"measure": {"metrics": metrics}}],
         options={"preserveOrder": False, "rowsPerBlock": 170},
         training={**EVERY_STEPS, "epochs": 2},
         config=SLOW,
@@ -144,6 +150,9 @@ def test_a_killed_run_out_of_order_trains_the_rows_that_are_left_on_more_ranks(
     assert sorted(trained) == sorted(clicks.kept * 2)
     assert summary.checksum.model_dump() == checksum_of(clicks.kept, times=2)
     assert summary.training.samples == 2 * len(clicks.kept)
+    ids, different = summary.measures
+    assert ids.rows == different.value == len(clicks.kept)  # of the first epoch, each once
+    assert ids.value == sum(clicks.kept) / len(clicks.kept)
     wait_for(lambda: not still_there(below), MONITORS_SECONDS, "end of the killed run's Ray")
 
 
