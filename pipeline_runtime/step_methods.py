@@ -116,6 +116,53 @@ class StepMethods:
         """
         return self._with("drop", columns=list(columns))
 
+    def embed(
+        self,
+        outputs: Mapping[str, str] | None = None,
+        /,
+        *,
+        engine: str,
+        source: str,
+        column: str,
+        tokenizer: str | None = None,
+        pooling: str = "mean",
+        normalize: bool = True,
+        max_tokens: int = 256,
+        batch_size: int = 64,
+        **more: str,
+    ) -> Self:
+        """Add a vector that an embedding model computes of a text column.
+
+        Args:
+            outputs: The column of the vector, of type `fixed_size_list<float32>[N]`.
+            engine: Library that runs the model: onnxruntime, or transformers with torch. Both are
+                on CPUs, or on a GPU if the process has one.
+            source: Folder of the model, with `model.onnx` or as `save_pretrained` writes it, or an
+                ONNX file; without a scheme, below the storage root. Nothing is downloaded from a
+                hub.
+            column: Column of the text. A null has a null vector.
+            tokenizer: Folder with the `tokenizer.json`, or that file; that of the model's folder if
+                absent.
+            pooling: Vector of a text from those of its tokens: their mean, or that of the first. A
+                model with one vector per text has done it.
+            normalize: `true`: each vector has length 1, so that a dot product is the cosine.
+            max_tokens: Tokens of a text that count, special tokens included; the rest is cut off.
+            batch_size: Texts of a batch.
+            more: The same, as keywords.
+        """
+        return self._with(
+            "embed",
+            engine=engine,
+            source=source,
+            tokenizer=tokenizer,
+            column=column,
+            outputs={**(outputs or {}), **more},
+            pooling=pooling,
+            normalize=normalize,
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+        )
+
     def fill_null(
         self, columns: Mapping[str, bool | float | str] | None = None, /, **more: bool | float | str
     ) -> Self:
@@ -134,6 +181,68 @@ class StepMethods:
             where: A boolean expression.
         """
         return self._with("filter", where=where)
+
+    def generate(
+        self,
+        outputs: Mapping[str, str] | None = None,
+        /,
+        *,
+        engine: str,
+        source: str,
+        prompt: str,
+        format: str = "plain",
+        error_column: str | None = None,
+        max_error_percent: float | str = 0,
+        max_tokens: int = 128,
+        temperature: float | str = 0,
+        seed: int = 0,
+        batch_size: int | None = None,
+        engine_args: Mapping[str, Any] | None = None,
+        **more: str,
+    ) -> Self:
+        """Add a text that a language model generates from a prompt for each row.
+
+        Args:
+            outputs: The column of the generated text, of type `string` or `large_string`; null in
+                an error row.
+            engine: Library that runs the model: `Transformers` on CPUs, or a GPU if the process has
+                one; `VLLM` on GPUs. Each is an extra of Lastmile's package.
+            source: Folder of the model, as `save_pretrained` writes it, or a GGUF file; without a
+                scheme, below the storage root. Nothing is downloaded from a hub.
+            prompt: Template of the prompt: the value of a column stands in place of its name in
+                braces. `{{` and `}}` are braces.
+            format: `Chat`: the prompt is a user's message, in the model's own chat template.
+                `Plain`: the model continues the prompt.
+            error_column: Column of the reason why a row has no text; null in other rows. There is
+                none if absent.
+            max_error_percent: Share of error rows, in percent of all rows, above which the run
+                fails at its end. With 0 it fails at the first.
+            max_tokens: Largest number of tokens to generate per row.
+            temperature: Temperature of sampling, such as `"0.7"`. With 0, the likeliest token is
+                taken.
+            seed: Seed of sampling: each row draws by it and its own identity.
+            batch_size: Rows of a batch. If absent, 16 with `Transformers`, and all rows at hand
+                with `VLLM`, which forms its batches itself.
+            engine_args: Further arguments of the engine: of sampling (`GenerationConfig`,
+                `SamplingParams`) by their names, or else of loading (`from_pretrained`, `LLM`); no
+                credentials.
+            more: The same, as keywords.
+        """
+        return self._with(
+            "generate",
+            engine=engine,
+            source=source,
+            prompt=prompt,
+            format=format,
+            outputs={**(outputs or {}), **more},
+            error_column=error_column,
+            max_error_percent=max_error_percent,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            batch_size=batch_size,
+            engine_args=engine_args,
+        )
 
     def hash_bucket(self, *columns: str, buckets: int, seed: int = 0) -> Self:
         """Replace ids (integers, strings, lists of them) by a hash in [0, buckets); null stays

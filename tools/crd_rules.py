@@ -51,6 +51,7 @@ from pipeline_runtime.config.texts.credentials import (
     TOKEN_OWNERS,
 )
 from pipeline_runtime.config.training import BUILT_IN_ENTRYPOINT
+from pipeline_runtime.steps.generate.model import GenerateStep
 from pipeline_runtime.steps.measure.model import Metric
 from pipeline_runtime.steps.predict.model import (
     MAX_SCORINGS,
@@ -274,8 +275,10 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
             mirrors="ExperimentSpec._check_measured",
             rule="!has(self.pipeline) || has(self.output) && (!has(self.output.mode) || "
             "self.output.mode != 'OverwritePartitions') || "
-            "!self.pipeline.exists(step, has(step.predict) && has(step.predict.ablation))",
-            message="predict.ablation must come with output, in mode Fail or Overwrite; add it",
+            "!self.pipeline.exists(step, has(step.generate) || has(step.predict) && "
+            "has(step.predict.ablation))",
+            message="generate and predict.ablation must come with output, in mode Fail or "
+            "Overwrite; add it",
             field="pipeline",
         ),
         Rule(
@@ -296,6 +299,14 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         *consumer_rules(ExperimentSpec),
     ],
     SourceChoice: [_exactly_one("SourceChoice.rules", *SourceChoice.source_models())],
+    GenerateStep: [
+        Rule(
+            mirrors="GenerateStep.rules",
+            rule="!has(self.errorColumn) || !self.outputs.exists(o, o.name == self.errorColumn)",
+            message="must be another column than the one in outputs; rename it",
+            field="errorColumn",
+        ),
+    ],
     PredictStep: [
         Rule(
             mirrors="PredictStep.batch_size",

@@ -47,16 +47,20 @@ from pipeline_runtime.config.dataset import check_snapshot
 from pipeline_runtime.config.decimals import (
     HOLDOUT_PATTERN,
     MAX_HOLDOUT_PERCENT,
+    MAX_TEMPERATURE,
     NUMBER_PATTERN,
     PERCENT_PATTERN,
     check_constant,
     check_holdout_percent,
     check_number,
     check_percent,
+    check_temperature,
 )
 from pipeline_runtime.config.pods.pod_security import HOST_NAMESPACES
 from pipeline_runtime.config.quantities import MAX_QUANTITY_INTEGER, QUANTITY, check_quantity
 from pipeline_runtime.config.texts.credentials import CONTAINER_SCHEMES, KEY_VALUE, QUERY_KEY
+from pipeline_runtime.config.texts.prompt_template import TEMPLATE_PATTERN
+from pipeline_runtime.steps.generate.model import check_prompt
 
 Schema = dict[str, Any]
 
@@ -111,8 +115,10 @@ VALIDATORS: Mapping[Callable[..., Any], Schema] = {
     check_store_uri: URI_SCHEMA,  # not its newer rules, which must not refuse older objects
     check_table_uri: URI_SCHEMA,
     check_script: _NO_PARENT,
+    check_prompt: {"pattern": TEMPLATE_PATTERN},
     check_percent: _int_or_text(PERCENT_PATTERN, 0, 100),
     check_holdout_percent: _int_or_text(HOLDOUT_PATTERN, 1, MAX_HOLDOUT_PERCENT),
+    check_temperature: _int_or_text(PERCENT_PATTERN, 0, MAX_TEMPERATURE),
     check_number: _int_or_text(NUMBER_PATTERN, -MAX_SAFE_INTEGER, MAX_SAFE_INTEGER),
     check_constant: {
         "minimum": -MAX_SAFE_INTEGER,

@@ -26,6 +26,8 @@ HOLDOUT_PATTERN = (
     rf"^(50(\.0{{1,{_MAX_PERCENT_DIGITS}}})?|([1-9]|[1-4][0-9])(\.{_DIGITS})?"
     rf"|0\.0{{0,{_MAX_PERCENT_DIGITS - 1}}}[1-9][0-9]{{0,{_MAX_PERCENT_DIGITS - 1}}})$"
 )
+# As that of a percentage. Samplers divide by it, so that 100 draws almost evenly.
+MAX_TEMPERATURE = 100
 # Exponents are short, since the value of 1e999999999 fills the memory. The longest numbers of Arrow
 # have 76 digits.
 NUMBER_PATTERN = r"^-?[0-9]{1,80}(\.[0-9]{1,80})?([eE][-+]?[0-9]{1,3})?$"
@@ -51,6 +53,16 @@ def check_holdout_percent(value: int | str) -> int | str:
         f"must be a percentage above 0 and at most {MAX_HOLDOUT_PERCENT} with at most "
         f"{_MAX_PERCENT_DIGITS} digits after the point, got {_show(value)}; write it like 5 or "
         "'0.5'"
+    )
+
+
+def check_temperature(value: int | str) -> int | str:
+    """Return a temperature from 0 to 100 in its shortest form."""
+    if _is_percent(value, PERCENT_PATTERN, lowest=0, highest=MAX_TEMPERATURE):
+        return _shorten(value)
+    raise rule_error(
+        f"must be a number from 0 to {MAX_TEMPERATURE} with at most {_MAX_PERCENT_DIGITS} digits "
+        f"after the point, got {_show(value)}; write it like 1 or '0.7'"
     )
 
 
@@ -119,5 +131,6 @@ def format_decimal(value: float) -> int | str:
 
 KeepPercent = Annotated[int | str, AfterValidator(check_percent)]
 HoldoutPercent = Annotated[int | str, AfterValidator(check_holdout_percent)]
+Temperature = Annotated[int | str, AfterValidator(check_temperature)]
 Number = Annotated[int | str, AfterValidator(check_number)]
 Constant = Annotated[bool | int | str, AfterValidator(check_constant)]

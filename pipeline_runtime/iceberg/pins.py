@@ -90,8 +90,8 @@ class ModelPin(BaseModel):
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True)
 
     source: str = Field(description="The model, as the manifest names it.")
-    uri: str = Field(description="The checkpoint's folder, or the file.")
-    sha256: str = Field(description="SHA-256 of the checkpoint's state, or of the file.")
+    uri: str = Field(description="The folder of the checkpoint or model, or the file.")
+    sha256: str = Field(description="SHA-256 of the checkpoint's state, or of the files.")
     experiment: str | None = Field(default=None, description="The experiment that trained it.")
     run: str | None = Field(default=None, description="The run that trained it.")
     run_hash: str | None = Field(default=None, description="The identity of that run.")

@@ -21,7 +21,14 @@ from pipeline_runtime.measuring.base import (
     list_columns,
     read_columns,
 )
-from pipeline_runtime.measuring.exact import Floats, Ints, divide, sum_exactly, to_exact
+from pipeline_runtime.measuring.exact import (
+    Floats,
+    Ints,
+    divide,
+    sum_exactly,
+    sum_products,
+    to_exact,
+)
 from pipeline_runtime.measuring.values import Histogram, Sample, State, Sums
 
 JsonScalar: TypeAlias = str | int | bool | None
@@ -58,7 +65,7 @@ class Mean(MergesValues):
         if self.weight is None:
             sums = (sum_exactly(values_N), to_exact(len(values_N)))
         else:
-            sums = (sum_exactly(values_N * read["weight"]), sum_exactly(read["weight"]))
+            sums = (sum_products(values_N, read["weight"]), sum_exactly(read["weight"]))
         return {"rows": read.counts(), "sums": Sums(sums)}
 
     def finish(self, state: State) -> Result:

@@ -42,6 +42,17 @@ def sum_exactly(values_N: Floats) -> int:
     return total
 
 
+def sum_products(values_N: Floats, weights_N: Floats) -> int:
+    """Return the sum of values times weights up to `MAX_WEIGHT`, in units of 1 / `UNIT`.
+
+    Each product is rounded to a float64, or as if that had no largest number.
+    """
+    is_large = np.abs(values_N) > np.finfo(np.float64).max / MAX_WEIGHT
+    large_N = values_N[is_large] / MAX_WEIGHT * weights_N[is_large]
+    small = sum_exactly(values_N[~is_large] * weights_N[~is_large])
+    return small + sum_exactly(large_N) * int(MAX_WEIGHT)
+
+
 def _sum_block(values_N: Floats) -> int:
     parts_N, exponents_N = np.frexp(values_N)
     whole_N = (parts_N * float(1 << _SIGNIFICAND_BITS)).astype(np.int64)

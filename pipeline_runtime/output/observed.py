@@ -5,12 +5,12 @@ Only chunks with a record count, and each counts once, whatever attempts were ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from pipeline_runtime.errors import OutputError
+from pipeline_runtime.errors import OutputError, StepError
 from pipeline_runtime.measuring.base import Result
-from pipeline_runtime.measuring.values import State
 from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.sources.stores import asking
@@ -25,17 +25,18 @@ _READERS = 16
 
 
 def merge_observed(
-    spool: Storage, chunks: Sequence[ChunkRecord], steps: Sequence[ObservingStep]
+    spool: Storage, chunks: Sequence[ChunkRecord], observers: Mapping[str, ObservingStep]
 ) -> list[list[Result]]:
     """Return the results of each step over all chunks.
 
     Args:
         chunks: records of all chunks, in the order of the table.
-        steps: the steps that measure rows, in the order of the pipeline.
+        observers: the steps that measure rows, in the order of the pipeline, by their paths.
 
     Raises OutputError if a file is not what a writer stored, StoreError if a store does not
-    answer, or StepError if the user's code fails.
+    answer, or StepError if the user's code fails or the results fail the run.
     """
+    steps = list(observers.values())
     merged = [step.merge([step.start()]) for step in steps]
     with ThreadPoolExecutor(_READERS) as pool:
         for batch in _cut(chunks):
@@ -44,8 +45,15 @@ def merge_observed(
                 step.merge([merged[index], *(states[index] for states in found)])
                 for index, step in enumerate(steps)
             ]
-    pairs = zip(steps, merged, strict=True)
-    return [list(step.finish(states)) for step, states in pairs]
+    pairs = zip(observers.items(), merged, strict=True)
+    return [_finish(path, step, state) for (path, step), state in pairs]
+
+
+def _finish(path: str, step: ObservingStep, state: Any) -> list[Result]:
+    try:
+        return list(step.finish(state))
+    except StepError as error:
+        raise StepError(f"spec.{path}: {error}") from error
 
 
 def _cut(chunks: Sequence[ChunkRecord]) -> Iterator[Sequence[ChunkRecord]]:
@@ -62,7 +70,7 @@ def _cut(chunks: Sequence[ChunkRecord]) -> Iterator[Sequence[ChunkRecord]]:
         yield batch
 
 
-def _read(spool: Storage, chunk: ChunkRecord, steps: Sequence[ObservingStep]) -> list[list[State]]:
+def _read(spool: Storage, chunk: ChunkRecord, steps: Sequence[ObservingStep]) -> list[Any]:
     if len(chunk.observed) != len(steps):
         raise OutputError(
             f"{spool.uri}/{chunk.file}: must have what {len(steps)} steps measured, but has "

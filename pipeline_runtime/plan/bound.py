@@ -20,7 +20,7 @@ from pipeline_runtime.materialization.lookup import Materialization
 from pipeline_runtime.plan.consumers import Consumer
 from pipeline_runtime.plan.materialized import check_place, find_place, open_cache
 from pipeline_runtime.plan.model import PlannedStep
-from pipeline_runtime.plan.opened_models import open_model
+from pipeline_runtime.plan.opened_models import open_embedder, open_generator, open_model
 from pipeline_runtime.plan.problems import Problems
 from pipeline_runtime.plan.side_table_loading import open_side_table
 from pipeline_runtime.plan.split import Split
@@ -78,6 +78,8 @@ def bind_tables(spec: ExperimentSpec, consumer: Consumer, opening: Opening) -> B
         kernels=spec.pipeline_options.debug.kernels,
         bucketing=table.bucketing,
         open_model=lambda request: open_model(request, spec.artifacts.uri, opening),
+        open_generator=lambda step: open_generator(step, opening),
+        open_embedder=lambda step: open_embedder(step, opening),
     )
     problems = Problems()
     _check_keys(spec, schema, problems)

@@ -6,7 +6,7 @@ that finds the table in place, and the spooled rows removed, still reports it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pipeline_runtime.errors import LastmileError
@@ -49,9 +49,9 @@ class KeptMeasures:
         self.warnings: tuple[str, ...] = ()
 
     @property
-    def steps(self) -> list[ObservingStep]:
-        """The steps that observe rows, in the order of the pipeline."""
-        return list(self._steps.values())
+    def steps(self) -> Mapping[str, ObservingStep]:
+        """The steps that observe rows, in the order of the pipeline, by their paths."""
+        return self._steps
 
     def keep(self, found: Sequence[Sequence[Result]]) -> None:
         """Store the results of each step, of all rows. Raises StoreError."""

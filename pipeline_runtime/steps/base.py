@@ -26,6 +26,9 @@ from pipeline_runtime.expressions import Expression
 from pipeline_runtime.sources import Bucketing, Unit
 
 if TYPE_CHECKING:
+    from pipeline_runtime.steps.embed.model import EmbedStep
+    from pipeline_runtime.steps.engines import OpenedEngine
+    from pipeline_runtime.steps.generate.model import GenerateStep
     from pipeline_runtime.steps.predict.model import PredictModel
 
 INTERNAL_PREFIX = "_lastmile_"
@@ -409,6 +412,8 @@ class BindContext:
     bucketing: Bucketing | None = None
     kernels: bool = True  # pipelineOptions.debug.kernels
     open_model: Callable[[ModelRequest], OpenedModel] | None = None
+    open_generator: Callable[[GenerateStep], OpenedEngine] | None = None
+    open_embedder: Callable[[EmbedStep], OpenedEngine] | None = None
 
 
 def wants_kernels(context: BindContext | None) -> bool:

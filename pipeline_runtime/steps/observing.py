@@ -1,4 +1,4 @@
-"""The base of steps that observe rows: their observations are states, which merge in any order.
+"""The bases of steps that observe rows: their observations are states, which merge in any order.
 
     rows of a chunk ─▶ observe ─▶ bytes with the chunk ─▶ consumer: load, merge, finish
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline_runtime.measuring.base import Merging, Result
 from pipeline_runtime.measuring.encoding import from_bytes, to_bytes
@@ -20,16 +21,39 @@ from pipeline_runtime.steps.base import BoundStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservingStep(BoundStep):
-    """A step that may observe rows; `observe` returns the bytes of one state per accumulator."""
+    """A step that may observe rows; the type of its state is its own."""
+
+    @abstractmethod
+    def start(self) -> Any:
+        """Return the state of no row."""
+
+    @abstractmethod
+    def load(self, observed: bytes) -> Any:
+        """Return the state that `observe` returned as bytes.
+
+        Raises OutputError or DamagedState if the bytes are something else.
+        """
+
+    @abstractmethod
+    def merge(self, parts: Sequence[Any]) -> Any:
+        """Return the state of the rows of all parts; at least one is given."""
+
+    @abstractmethod
+    def finish(self, states: Any) -> Iterator[Result]:
+        """Yield the results of all rows, each with its name and kind.
+
+        Raises StepError if they fail the run.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccumulatingStep(ObservingStep):
+    """A step whose state is one state for each of its accumulators."""
 
     @property
     @abstractmethod
     def accumulators(self) -> Sequence[Merging]:
-        """The merges of the observations; none of a step that observes nothing."""
-
-    @abstractmethod
-    def finish(self, states: Sequence[State]) -> Iterator[Result]:
-        """Yield the results of all rows, each with its name and kind."""
+        """The accumulators of the observations; none if the step observes nothing."""
 
     @property
     def observes(self) -> bool:

@@ -13,23 +13,23 @@ from pipeline_runtime.feed.chunk import Header
 from pipeline_runtime.measuring.base import Result
 from pipeline_runtime.measuring.values import DamagedState, State
 from pipeline_runtime.plan.model import PlannedStep
-from pipeline_runtime.steps.observing import ObservingStep
+from pipeline_runtime.steps.observing import AccumulatingStep
 
 # Chunks, and their bytes, that are merged at a time, which is faster than one by one.
 _MAX_PENDING = 64
 _MAX_PENDING_BYTES = 8 << 20
 
 
-def find_observers(steps: Sequence[PlannedStep]) -> list[ObservingStep]:
+def find_observers(steps: Sequence[PlannedStep]) -> list[AccumulatingStep]:
     """Return the steps that observe rows, in the order of the pipeline."""
     transforms = [step.transform for step in steps]
-    return [t for t in transforms if isinstance(t, ObservingStep) and t.observes]
+    return [t for t in transforms if isinstance(t, AccumulatingStep) and t.observes]
 
 
 class Measured:
     """The merged observations of the chunks that a rank has used up."""
 
-    def __init__(self, steps: Sequence[ObservingStep]) -> None:
+    def __init__(self, steps: Sequence[AccumulatingStep]) -> None:
         self._steps = steps
         self._states: list[list[State]] = [step.start() for step in steps]
         self._pending: list[tuple[bytes, ...]] = []
@@ -82,7 +82,7 @@ class Measured:
 
 
 def merge_ranks(
-    steps: Sequence[ObservingStep], ranks: Sequence[Sequence[bytes]]
+    steps: Sequence[AccumulatingStep], ranks: Sequence[Sequence[bytes]]
 ) -> list[list[Result]]:
     """Return the results of each step, from what `Measured.dump` returned on each rank.
 

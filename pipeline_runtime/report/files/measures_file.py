@@ -30,8 +30,12 @@ class Measure(_MeasuresModel):
     """The value of a metric."""
 
     step: str = Field(description="Place of the step: `pipeline[2]`.")
-    name: str = Field(description="Name of the metric, of a group of inputs, or of a model.")
-    kind: str = Field(description="Kind, such as `auc`, `importance` or `invalidRows`.")
+    name: str = Field(
+        description="Name of the metric, of a group of inputs, of a model, or of a column."
+    )
+    kind: str = Field(
+        description="Kind, such as `auc`, `importance`, `invalidRows` or `errorRows`."
+    )
     value: float | None = Field(
         default=None,
         description="Value over all rows; null: unknown, as of one class, or not one number.",

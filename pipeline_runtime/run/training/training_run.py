@@ -30,7 +30,7 @@ from pipeline_runtime.run.training.totals import (
     find_last_checkpoint,
     total_counts,
 )
-from pipeline_runtime.training.measured import merge_ranks
+from pipeline_runtime.training.measured import find_observers, merge_ranks
 from pipeline_runtime.training.recorder import Past
 
 if TYPE_CHECKING:  # a plan is shown before this is imported
@@ -128,7 +128,7 @@ class TrainingRun:
         if not parts:
             return
         try:
-            self._measures.keep(merge_ranks(self._measures.steps, parts))
+            self._measures.keep(merge_ranks(find_observers(self._run.plan.training.steps), parts))
         except LastmileError as error:
             self._state.warnings.append(f"the measures of the run are not kept: {error}")
         control.show(Reading(notes=self._measures.notes))

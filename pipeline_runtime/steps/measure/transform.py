@@ -34,7 +34,7 @@ from pipeline_runtime.steps.checks import (
 )
 from pipeline_runtime.steps.map.functions import load_function
 from pipeline_runtime.steps.measure.model import MeasureStep, Metric
-from pipeline_runtime.steps.observing import ObservingStep
+from pipeline_runtime.steps.observing import AccumulatingStep
 from pipeline_runtime.steps.training_only import keep_for_evaluation
 
 # Bits by which AUC tells scores apart; fewer in a group, since a state has up to 1,024 of them.
@@ -59,7 +59,7 @@ class BoundMetric:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure(ObservingStep):
+class Measure(AccumulatingStep):
     """Returns the rows as they are, and the states of metrics."""
 
     kind: ClassVar[str] = "measure"

@@ -30,7 +30,7 @@ from pipeline_runtime.steps.base import (
     Transform,
 )
 from pipeline_runtime.steps.checks import Checks, broken, replace_types, set_column
-from pipeline_runtime.steps.observing import ObservingStep
+from pipeline_runtime.steps.observing import AccumulatingStep
 from pipeline_runtime.steps.predict.ablation import BoundAblation, bind_ablation
 from pipeline_runtime.steps.predict.batch_sizes import BatchSize, run_in_batches
 from pipeline_runtime.steps.predict.model import PredictModel, PredictStep
@@ -74,7 +74,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predict(ObservingStep):
+class Predict(AccumulatingStep):
     """Calls each model on its inputs, batch by batch, and adds its outputs."""
 
     kind: ClassVar[str] = "predict"

@@ -167,6 +167,8 @@ def test_the_lists_that_are_merged_item_by_item() -> None:
         ".spec.catalogs": ["name"],
         **{f".spec.pipeline[].{kind}.columns": ["name"] for kind in COLUMNS_BY_NAME},
         ".spec.pipeline[].map.outputColumns": ["name"],
+        ".spec.pipeline[].embed.outputs": ["name"],
+        ".spec.pipeline[].generate.outputs": ["name"],
         ".spec.pipeline[].measure.metrics": ["name"],
         ".spec.pipeline[].predict.ablation.groups": ["name"],
         ".spec.pipeline[].predict.models": ["name"],

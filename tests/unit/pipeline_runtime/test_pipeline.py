@@ -43,6 +43,7 @@ EVERY_STEP = (
         },
         batch_size=10,
     )
+    .embed(engine="onnx", source="minilm/", column="s", vector="fixed_size_list<float32>[4]")
 )
 
 

@@ -47,7 +47,8 @@ TWO_MODELS = [
 ONLY_MODELS_SEE = {
     "credentials in free-form options": Difference(
         reason="`options` and `config` have no schema, and CEL sees only fields with a schema",
-        problem=r"^spec\.(pipeline\[\d+\]\.map\.options|training\.config)\b.* must not carry",
+        problem=r"^spec\.(pipeline\[\d+\]\.(map\.options|generate\.engineArgs)|training\.config)\b"
+        ".* must not carry",
         example=DATASET | {"training": {"config": {"apiKey": "x"}}},
     ),
     "a secret by the name of its argument": Difference(

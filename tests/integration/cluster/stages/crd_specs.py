@@ -31,6 +31,7 @@ from pipeline_runtime.config import (
     training,
 )
 from pipeline_runtime.config.introspect import field_names, walk_fields
+from pipeline_runtime.steps.generate.model import GenerateStep, check_prompt
 from pipeline_runtime.steps.measure.model import Metric
 from pipeline_runtime.steps.predict.model import Ablation, PredictModel, PredictStep
 from pipeline_runtime.steps.rename.model import RenameStep
@@ -80,6 +81,8 @@ BY_VALIDATOR: Mapping[Callable[..., Any], Strategy] = {
     base.check_column: st.sampled_from(COLUMNS),
     base.check_expression: st.sampled_from(["a > 1", "x", " y\n", "größe = 'ß'", "z" * 16_384]),
     dataset.check_snapshot: st.sampled_from(["1", "9007199254740993", str(base.MAX_INT64)]),
+    check_prompt: st.sampled_from(["{title}", "Tag: {größe}\n{{x}} {a b}", "{{{x}}}"]),
+    decimals.check_temperature: st.sampled_from([0, 100, "0.7", "1.50"]),
     decimals.check_percent: st.sampled_from([0, 100, "100.0", "0", *PERCENTS]),
     decimals.check_holdout_percent: st.sampled_from(PERCENTS[:-1]),
     decimals.check_number: st.sampled_from(PADDINGS),
@@ -265,6 +268,11 @@ def _repair_rename(given: Document) -> None:
         column["newName"] = f"new_{index}"
 
 
+def _repair_generate(given: Document) -> None:
+    if given.get("errorColumn") == given["outputs"][0]["name"]:
+        given["errorColumn"] = "error"
+
+
 def _repair_predict(given: Document) -> None:
     for index, model in enumerate(given["models"]):
         for place, output_ in enumerate(model["outputs"]):
@@ -409,6 +417,7 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     cluster.EnvVar: _repair_env,
     experiment.ExperimentSpec: _repair_spec,
     output.Output: _repair_output,
+    GenerateStep: _repair_generate,
     PredictModel: _repair_model,
     PredictStep: _repair_predict,
     Ablation: _repair_ablation,

@@ -119,6 +119,12 @@ def measure(accumulator: Accumulator, table: pa.Table) -> Result:
     return accumulator.finish(accumulator.update(table))
 
 
+def test_a_mean_of_huge_values_is_that_of_their_products() -> None:
+    rows = [(None, None, 3e9, 1e300, None, None), (None, None, 1e9, -1e300, None, None)]
+    found = measure(ACCUMULATORS["mean"], make_table(rows))
+    assert found["value"] == pytest.approx(5e299, rel=1e-15)
+
+
 @pytest.mark.parametrize("name", ACCUMULATORS)
 @settings(max_examples=examples(10), deadline=None)
 @given(rows=ROWS, data=st.data())

@@ -91,7 +91,7 @@ class Measured(Written):
         )
 
         def measure(chunks: Sequence[ChunkRecord]) -> None:
-            steps = [s.transform for s in stream.steps if isinstance(s.transform, Measure)]
+            steps = {s.path: s.transform for s in stream.steps if isinstance(s.transform, Measure)}
             self.found[:] = merge_observed(job.spool, chunks, steps)
 
         job.write(lambda: nullcontext(writers), groups, lambda progress: None, measure)

@@ -20,6 +20,7 @@ import torch
 from pipeline_runtime.config.steps import Step, list_kinds
 from pipeline_runtime.config.texts.yaml_documents import read_documents
 from pipeline_runtime.models.scoring import open_model
+from pipeline_runtime.models.text.testing import EchoGenerator, LengthEmbedder
 from pipeline_runtime.sources import Opening
 from pipeline_runtime.steps.base import (
     BindContext,
@@ -42,6 +43,7 @@ TABLE = pa.table(
         "user_id": [1, 2],
         "item_id": [5, 6],
         "country": ["de", None],
+        "title": ["shoes", "hat"],
         "price": [1.0, 2.0],
         "predicted": [1.5, 2.5],
         "click": [True, False],
@@ -97,7 +99,12 @@ def test_an_example_in_yaml_runs(text: str, monkeypatch: pytest.MonkeyPatch) -> 
     models.build = build_constant  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "my_team", types.ModuleType("my_team"))
     monkeypatch.setitem(sys.modules, "my_team.models", models)
-    context = BindContext(open_side_table=open_side_table, open_model=open_shown_model)
+    context = BindContext(
+        open_side_table=open_side_table,
+        open_model=open_shown_model,
+        open_generator=lambda _: EchoGenerator(),
+        open_embedder=lambda _: LengthEmbedder(size=384),
+    )
     for transform in bind_pipeline(parse(text), TABLE.schema, context):
         table = transform(table)
     names = [name for name in table.schema.names if not name.startswith("_")]

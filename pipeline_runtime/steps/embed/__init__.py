@@ -1,0 +1,1 @@
+"""The step `embed`: fields and the transform."""

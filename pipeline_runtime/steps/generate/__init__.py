@@ -1,0 +1,1 @@
+"""The step `generate`: fields, prompts, counts, and the transform."""
