@@ -97,7 +97,7 @@ def load(
     try:
         engine = vllm.LLM(
             model=str(folder / gguf if gguf else folder),
-            **{"seed": options.seed, "disable_log_stats": True, **loading},
+            **{"seed": options.seed, **loading},
         )
         generator = VllmGenerator(
             engine=engine,

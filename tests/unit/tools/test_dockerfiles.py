@@ -1,6 +1,7 @@
 """The Dockerfiles, the parts of the lock that they install and .dockerignore agree."""
 
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,6 +13,8 @@ from tools.lock import select, split
 
 ROOT = Path(__file__).parents[3]
 RECIPES = [Recipe(name=name) for name in NAMES]
+# Nothing here builds the image of vLLM, whose packages are not in the lock.
+EVERY = [*RECIPES, Recipe(name="llm")]
 LOCK = (ROOT / "requirements.lock").read_text()
 PARTS = ("build", "operator", "runtime", "torch")
 PINNED_BASE = re.compile(r"docker\.io/library/python:3\.11\.\d+-slim-bookworm@sha256:[0-9a-f]{64}")
@@ -28,7 +31,7 @@ def is_in_context(path: str) -> bool:
     return f"!{path}" in (ROOT / ".dockerignore").read_text().splitlines()
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+@pytest.mark.parametrize("recipe", EVERY, ids=lambda recipe: recipe.name)
 def test_what_a_dockerfile_copies_exists_and_is_in_the_build_context(recipe: Recipe) -> None:
     sources = recipe.sources()
 
@@ -37,7 +40,7 @@ def test_what_a_dockerfile_copies_exists_and_is_in_the_build_context(recipe: Rec
     assert [name for name in sources if not is_in_context(name)] == []
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+@pytest.mark.parametrize("recipe", EVERY, ids=lambda recipe: recipe.name)
 def test_a_base_is_pinned_by_its_digest(recipe: Recipe) -> None:
     bases = re.findall(r"^ARG BASE=(\S+)$", recipe.text, re.MULTILINE)
     stages = re.findall(r"^FROM (\S+)", recipe.text, re.MULTILINE)
@@ -48,18 +51,34 @@ def test_a_base_is_pinned_by_its_digest(recipe: Recipe) -> None:
     assert {*stages} <= {"${BASE}", *named}
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+@pytest.mark.parametrize("recipe", EVERY, ids=lambda recipe: recipe.name)
 def test_the_default_version_is_the_projects(recipe: Recipe) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
     assert f"\nARG VERSION={version}\n" in recipe.text
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)
+@pytest.mark.parametrize("recipe", EVERY, ids=lambda recipe: recipe.name)
 def test_an_image_runs_as_a_user_that_is_not_root(recipe: Recipe) -> None:
     users = re.findall(r"^USER (\S+)$", recipe.text, re.MULTILINE)
 
     assert users == ["1000:1000"]
+
+
+def test_all_images_have_one_base() -> None:
+    bases = {name for each in EVERY for name in re.findall(r"^ARG BASE=.*$", each.text, re.M)}
+    assert len(bases) == 1
+
+
+def test_the_image_of_vllm_takes_rays_version_from_the_lock(tmp_path: Path) -> None:
+    [command] = re.findall(r" && (ray=.*?>>/src/llm\.in)$", EVERY[-1].text, re.M | re.S)
+    for name in ("requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    subprocess.run(["sh", "-c", command.replace("/src", str(tmp_path))], check=True)
+    lines = (tmp_path / "llm.in").read_text().splitlines()
+    version = pins("runtime")["ray"].split()[0]
+    assert lines[0] == f"ray[data,default,train,llm]=={version}"
+    assert {"transformers>=5,<6", "pyarrow>=21", "typer>=0.20"} <= {*lines}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=NAMES)

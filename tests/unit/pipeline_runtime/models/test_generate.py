@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,11 @@ from transformers import LlamaForCausalLM
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ManifestError, OutputError, StepError
 from pipeline_runtime.models.text import open_generator
+from pipeline_runtime.models.text.encoding import build_encoder
+from pipeline_runtime.models.text.generating import GeneratorOptions
 from pipeline_runtime.models.text.testing import EchoGenerator
 from pipeline_runtime.models.text.transformers_engine import RowDraws
+from pipeline_runtime.models.text.vllm_engine import VllmGenerator
 from pipeline_runtime.sources import Opening
 from pipeline_runtime.steps import engines
 from pipeline_runtime.steps.base import BindContext
@@ -341,3 +346,66 @@ def test_damaged_weights_fail_the_step(tmp_path: Path) -> None:
     table = build_rows("a")
     with pytest.raises(StepError, match="the model cannot be loaded: "):
         bind(table, tmp_path)(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeSampling:
+    """The parameters of `vllm.SamplingParams` that the step sets."""
+
+    max_tokens: int
+    temperature: float
+    seed: int | None
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeEngine:
+    """An engine with the interface of `vllm.LLM`, which answers with its sampling parameters."""
+
+    prompts: list[Any] = field(default_factory=list)
+
+    def generate(
+        self, prompts: list[dict[str, list[int]]], sampling: list[FakeSampling], *, use_tqdm: bool
+    ) -> list[Any]:
+        assert not use_tqdm
+        self.prompts.append(prompts)
+        outputs = [SimpleNamespace(text=repr(each), token_ids=[1] * 3) for each in sampling]
+        return [SimpleNamespace(outputs=[output]) for output in outputs]
+
+
+def build_vllm(temperature: float, **arguments: Any) -> VllmGenerator:
+    options = GeneratorOptions(
+        engine="VLLM", is_chat=False, max_tokens=6, temperature=temperature, seed=3, arguments="{}"
+    )
+    encoder = build_encoder(
+        tiny_models.build_tokenizer(), is_chat=False, max_tokens=6, context=tiny_models.CONTEXT
+    )
+    return VllmGenerator(
+        engine=FakeEngine(),
+        sampling=FakeSampling,
+        arguments=arguments,
+        encoder=encoder,
+        options=options,
+    )
+
+
+def test_vllm_gets_the_tokens_of_good_prompts_and_a_seed_per_row() -> None:
+    """The order of answers is checked here; tests/gpu/check_vllm.py checks the engine itself."""
+    generator = build_vllm(0.5, top_p=0.9)
+    keys = pa.array([7, 8, 9, 2**64 - 1], pa.uint64())
+    table = pa.table({engines.KEY: keys, engines.PROMPT: ["red", TOO_LONG, "hat", "red"]})
+    found = generator(table)
+    tokenizer = tiny_models.build_tokenizer()
+    ids = [{"prompt_token_ids": tokenizer.encode(text)} for text in ("red", "hat", "red")]
+    assert generator.engine.prompts == [ids]
+    assert found[engines.TEXT][1] is None
+    assert found[engines.ERROR][1].startswith("the prompt does not fit")
+    assert list(found[engines.GENERATED_TOKENS]) == [3, 0, 3, 3]
+    assert "top_p=0.9" in found[engines.TEXT][0]
+    assert len({*found[engines.TEXT]}) == 4  # a seed of its own for each row
+    assert generator(table.slice(2))[engines.TEXT] == found[engines.TEXT][2:]
+
+
+def test_vllm_has_no_seed_without_draws() -> None:
+    table = pa.table({engines.KEY: pa.array([1], pa.uint64()), engines.PROMPT: ["red"]})
+    assert "seed=None" in build_vllm(0.0)(table)[engines.TEXT][0]
