@@ -18,6 +18,7 @@ from pipeline_runtime.report import load_summary
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import Finished, run_experiment
 
+SAMPLES = Path(__file__).parents[4] / "deploy" / "samples"
 ROWS, BAD = 200, 150
 
 
@@ -153,3 +154,29 @@ def test_texts_come_with_a_table_that_counts_each_row(spec: dict[str, Any]) -> N
     }
     with pytest.raises(ManifestError, match=r"spec\.pipeline\[0\]: generate must "):
         parse_experiment(document)
+
+
+def test_the_sample_keeps_texts_by_their_ids(root: Path) -> None:
+    tiny_models.save_llama(root / "models" / "tagger")
+    rows = 2000
+    table = pa.table(
+        {
+            "_lastmile_row_id": np.arange(rows),
+            "request_id": np.arange(rows),
+            "user_id": np.arange(rows),
+            "position": pa.array(np.zeros(rows), pa.int8()),
+            "user_country": ["de", "fr"] * (rows // 2),
+            "device": ["ios", None] * (rows // 2),
+        }
+    )
+    folder = root / "data" / "impressions" / "day=2026-01-08"
+    folder.mkdir(parents=True)
+    pq.write_table(table, folder / "part.parquet")
+    text = (SAMPLES / "generating.yaml").read_text()
+    options = RunOptions(output=root / "report", storage_root=str(root))
+    finished = run_experiment(parse_experiment(yaml.safe_load(text)), text, options)
+    assert finished.outcome.kind == "Complete", finished.outcome.error
+    found = pq.read_table(root / "gifts")
+    assert found.schema.names == ["request_id", "user_id", "user_country", "gift", "gift_error"]
+    assert 0 < found.num_rows < 100
+    assert found["gift"].null_count == 0
