@@ -99,6 +99,17 @@ class KeptMeasures:
 
 def _warn(found: MeasuresFile) -> Iterator[str]:
     """Yield a warning for each result that is not exactly what its name says."""
+    few = {
+        measure.step: rows
+        for measure in found.measures
+        if 0 < (rows := (measure.model_extra or {}).get("rowsPerPermutation", 0)) < _FEW_ROWS
+    }
+    for step, rows in few.items():
+        yield (
+            f"{step}: in the ablation, a row exchanges values with the rows of its chunk, which "
+            f"are {rows:,.0f} on average, so that importances may be too small. Read longer row "
+            "groups, or filter after the step"
+        )
     for measure in found.measures:
         where = f"measure {measure.name}"
         extra = measure.model_extra or {}
@@ -110,12 +121,6 @@ def _warn(found: MeasuresFile) -> Iterator[str]:
                 f"{measure.step}: the model {measure.name} could not score {measure.value:,.0f} of "
                 f"{measure.rows:,} rows ({reasons}), so that its outputs are null there "
                 "(onInvalid: SetNull)"
-            )
-        if measure.kind == "importance" and 0 < extra.get("rowsPerPermutation", 0) < _FEW_ROWS:
-            yield (
-                f"importance {measure.name}: a row exchanges values with the rows of its chunk, "
-                f"which are {extra['rowsPerPermutation']:,.0f} on average, so that the importance "
-                "may be too small. Read longer row groups, or filter after the step"
             )
         if count := extra.get("scatteredGroups"):
             yield (

@@ -92,12 +92,15 @@ def test_damaged_measures_are_a_warning(
 def test_permutations_of_few_rows_are_warned_about(
     stream: StreamPlan, place: Location, tmp_path: Path, rows: float, warned: bool
 ) -> None:
-    importance = MeasureResult.model_validate(
-        {"step": "pipeline[0]", "name": "ids", "kind": "importance", "rowsPerPermutation": rows}
-    )
-    found = MeasuresFile(version=1, measures=(importance,))
+    importances = [
+        MeasureResult.model_validate(
+            {"step": "pipeline[0]", "name": name, "kind": "importance", "rowsPerPermutation": rows}
+        )
+        for name in ("ids", "others")
+    ]
+    found = MeasuresFile(version=1, measures=tuple(importances))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / MEASURES_FILE).write_bytes(found.to_bytes())
     measures = KeptMeasures(stream.steps, place)
     measures.report(tmp_path)
-    assert ["ids" in text for text in measures.warnings] == [True] * warned
+    assert ["pipeline[0]" in text for text in measures.warnings] == [True] * warned
