@@ -11,7 +11,6 @@ and it starts other readers.
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import Batches, Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.maker import Stream
+from pipeline_runtime.feed.over_ray.actor_pool import ActorPool, Found
 from pipeline_runtime.feed.over_ray.reader_actor import AheadReader, Beside, Reader, Reporter
 from pipeline_runtime.feed.reader_feed import ReaderFeed, ReaderLost
 from pipeline_runtime.feed.transport.compression import CodecChoice
@@ -44,15 +44,11 @@ from pipeline_runtime.plan.groups import Group
 _LOOK_SECONDS = 1.0
 # while a reader starts, which takes seconds by itself,
 _JOIN_SECONDS = 0.1
-_MAX_JOIN_SECONDS = 30.0
 # and while there is no reader.
 _START_SECONDS = 0.02
 # Work of one call. With one unit of 50 ms per call, calls took half of two cores
 # (benchmarks/scaling).
 _CALL_SECONDS = 0.5
-# Seconds after which an idle reader on a drained node ends: by then a rank that is not busy has the
-# new list of readers. A busy rank's call is lost, and another reader makes the chunk.
-_LEAVE_SECONDS = 3.0
 # The run ends after so many readers in a row that did not start: then the image or the user's
 # environment is broken, not a node.
 _MAX_FAILED_STARTS = 10
@@ -63,45 +59,10 @@ _MAX_POOL_RESTARTS = 10
 _POOL_SECONDS = 120.0
 
 
-@dataclass(slots=True)
-class _Started:
-    """A reader of the pool.
-
-    Attributes:
-        starting: the call that it answers once it runs; None afterwards.
-        leaves_at: when it may end, by the monotonic clock; None unless its node is drained.
-        leaving: the call that it answers after all others.
-        started_at: by the monotonic clock.
-    """
-
-    actor: Any
-    node: str
-    starting: Any | None
-    leaves_at: float | None = None
-    leaving: Any | None = None
-    started_at: float = field(default_factory=time.monotonic)
-
-    def is_about_to_answer(self) -> bool:
-        """Return whether it starts and has not waited for long; its CPU may be in use."""
-        age = time.monotonic() - self.started_at
-        return self.starting is not None and age < _MAX_JOIN_SECONDS
-
-    @property
-    def can_be_asked(self) -> bool:
-        return self.starting is None and self.leaves_at is None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The pool's list of readers."""
-
-    actors: Mapping[str, Any]  # the readers that can be asked, by name
-    nodes: Mapping[str, str]  # their nodes
-    is_growing: bool  # more readers are starting
-
-
-class ReaderPool:
+class ReaderPool(ActorPool):
     """The actor's class; create it by `start_pool`."""
+
+    prefix = "reader"
 
     def __init__(
         self,
@@ -110,87 +71,33 @@ class ReaderPool:
         num_trainers: int,
         reader: type[Reader] = Reader,
     ) -> None:
+        super().__init__()
         self._reporter = reporter
         self._labels = labels
         self._num_trainers = num_trainers
         self._reader = reader
-        self._readers: dict[str, _Started] = {}
         self._failed_starts = 0
 
     def readers(self, streams: Mapping[str, Any], lost: Sequence[str] = ()) -> Found:
         """Return the readers that can be asked, after replacing those that a rank has lost.
 
         Args:
-            streams: references by role, for readers that start. Each call has them, since the
-                arguments of a restarted pool may no longer be in the object store.
+            streams: references by role.
 
         Raises FeedError if no reader starts at all.
         """
-        for name in lost:
-            self._drop(name)
-        self._match_nodes(streams)
-        self._look_at_starts()
-        answering = {n: reader for n, reader in self._readers.items() if reader.can_be_asked}
-        return Found(
-            actors={name: reader.actor for name, reader in answering.items()},
-            nodes={name: reader.node for name, reader in answering.items()},
-            is_growing=any(reader.is_about_to_answer() for reader in self._readers.values()),
-        )
+        return self._find(streams, lost)
 
-    def _drop(self, name: str) -> None:
-        reader = self._readers.pop(name, None)
-        if reader is not None:
-            ray.kill(reader.actor)
+    def _note_start(self, answer: Any) -> None:
+        self._failed_starts = 0
 
-    def _look_at_starts(self) -> None:
-        starting = {r.starting: name for name, r in self._readers.items() if r.starting is not None}
-        if not starting:
-            return
-        answered, _ = ray.wait(list(starting), num_returns=len(starting), timeout=0)
-        for reference in answered:
-            name = starting[reference]
-            try:
-                ray.get(reference)
-            except ray.exceptions.RayError as error:
-                self._drop(name)
-                self._count_failed_start(error)
-            else:
-                self._readers[name].starting = None
-                self._failed_starts = 0
-
-    def _count_failed_start(self, error: Exception) -> None:
+    def _fail_start(self, error: Exception) -> None:
         self._failed_starts += 1
         if self._failed_starts < _MAX_FAILED_STARTS:
             return
         failure = FeedError(f"no data worker comes up, {self._failed_starts} tries: {error}")
         self._reporter.on_failure(failure)
         raise failure
-
-    def _match_nodes(self, streams: Mapping[str, Any]) -> None:
-        room, drained = self._room(), draining_nodes()
-        up = {reader.node for reader in self._readers.values() if reader.can_be_asked}
-        for name, reader in list(self._readers.items()):
-            if reader.node not in room:
-                self._drop(name)  # its node no longer exists
-                continue
-            room[reader.node] -= 1
-            if reader.node in drained and up - drained.keys():  # otherwise no reader would be left
-                self._dismiss(name, reader)
-        for node, missing in room.items():
-            for _ in range(missing if node not in drained else 0):
-                self._start(node, streams)
-
-    def _dismiss(self, name: str, reader: _Started) -> None:
-        """End a reader in steps; a drained node ends once nothing runs on it."""
-        now = time.monotonic()
-        if reader.starting is not None:
-            self._drop(name)  # it has no calls yet
-        elif reader.leaves_at is None:
-            reader.leaves_at = now + _LEAVE_SECONDS
-        elif reader.leaving is None and now >= reader.leaves_at:
-            reader.leaving = reader.actor.ping.remote()
-        elif reader.leaving is not None and ray.wait([reader.leaving], timeout=0)[0]:
-            self._drop(name)
 
     def _room(self) -> dict[str, int]:
         """Return the number of readers per node: one for each CPU that no trainer holds."""
@@ -202,23 +109,13 @@ class ReaderPool:
             leave_room(room, self._num_trainers)
         return room
 
-    def _start(self, node: str, streams: Mapping[str, Any]) -> None:
+    def _create(self, node: str, held: Any) -> Any:
         # Soft if trainers are on the same nodes, since they may hold this node's CPUs.
         place = NodeAffinitySchedulingStrategy(node, soft=not self._labels)
         options: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": place}
         options["concurrency_groups"] = dict(self._reader.concurrency_groups)
         reader: Any = ray.remote(**options)(self._reader)
-        actor = reader.remote(streams, self._reporter)
-        # The name is unique among all pools of the run, since ranks remember lost readers by name.
-        name = f"reader-{secrets.token_hex(8)}"
-        self._readers[name] = _Started(actor=actor, node=node, starting=actor.ping.remote())
-
-
-def draining_nodes() -> Mapping[str, int]:
-    """Return the nodes that are drained, with the deadline of each; 0 if it has none."""
-    # Ray Train calls this too; 2.60 has no public name for it.
-    draining: dict[str, int] = ray._private.state.state.get_draining_nodes()
-    return draining
+        return reader.remote(held, self._reporter)
 
 
 def leave_room(room: dict[str, int], num_trainers: int) -> None:

@@ -78,6 +78,9 @@ class Reader:
     def ping(self) -> None:
         """Answer once the process runs."""
 
+    def finish(self) -> None:
+        """Answer after all other calls, since it takes one at a time."""
+
     def make(
         self, role: str, tasks: Sequence[Task], wire: Wire, beside: Beside | None = None
     ) -> Block:

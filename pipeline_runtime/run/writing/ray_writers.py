@@ -21,7 +21,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from pipeline_runtime.errors import FeedError, LastmileError, ManifestError, Problem
 from pipeline_runtime.feed.base import Feed
 from pipeline_runtime.feed.making.maker import Stream
-from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, draining_nodes, start_pool
+from pipeline_runtime.feed.over_ray.actor_pool import draining_nodes
+from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
 from pipeline_runtime.feed.over_ray.ray_data import (
     RayDataFeed,
     RayDataOptions,
