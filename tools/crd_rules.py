@@ -24,6 +24,7 @@ from pipeline_runtime.config import (
     Evaluation,
     ExperimentSpec,
     IcebergTarget,
+    InferenceWorkers,
     Output,
     ParquetSource,
     Resources,
@@ -454,6 +455,15 @@ RULES: Mapping[type[SpecModel], Sequence[Rule]] = {
         Rule(
             mirrors="DataWorkers.rules",
             rule="self.minReplicas <= self.maxReplicas",
+            message="must be ≥ minReplicas",
+            field="maxReplicas",
+        )
+    ],
+    InferenceWorkers: [
+        Rule(
+            mirrors="InferenceWorkers.rules",
+            rule="(has(self.minReplicas) ? self.minReplicas : 1) <= "
+            "(has(self.maxReplicas) ? self.maxReplicas : 1)",
             message="must be ≥ minReplicas",
             field="maxReplicas",
         )

@@ -15,6 +15,7 @@ Role = str
 HEAD: Role = "head"
 TRAINERS: Role = "trainers"
 DATA_WORKERS: Role = "data-workers"
+INFERENCE: Role = "inference"
 
 EXPERIMENT_LABEL = f"{GROUP}/experiment"
 ROLE_LABEL = f"{GROUP}/role"
@@ -40,6 +41,7 @@ RAY_CLUSTER_LABEL = "ray.io/cluster"
 RAY_SUBCLUSTER_LABEL = "ray-subcluster"
 DATA_SUBCLUSTER = "data"
 TRAINING_SUBCLUSTER = "training"
+INFERENCE_SUBCLUSTER = "inference"
 
 RAY_API_VERSION = "ray.io/v1"
 # KubeRay's condition of a cluster for which it cannot create or delete a pod.

@@ -21,6 +21,8 @@ from dataset_operator.api import (
     DATA_SUBCLUSTER,
     DATA_WORKERS,
     HEAD,
+    INFERENCE,
+    INFERENCE_SUBCLUSTER,
     RAY_SUBCLUSTER_LABEL,
     TRAINERS,
     TRAINING_SUBCLUSTER,
@@ -28,8 +30,10 @@ from dataset_operator.api import (
 )
 from pipeline_runtime.config import (
     DEFAULT_DATA_WORKER_CPUS,
+    INFERENCE_RESOURCE,
     ExperimentSpec,
     ExperimentStatus,
+    InferenceWorkerStatus,
     PodGroup,
     Resources,
     WorkerStatus,
@@ -48,6 +52,7 @@ Loss = Literal["FailsAttempt", "CostsUnits"]
 # Fields of `status.usage`.
 GPU_SECONDS = "gpuSeconds"
 DATA_WORKER_SECONDS = "dataWorkerSeconds"
+INFERENCE_WORKER_SECONDS = "inferenceWorkerSeconds"
 
 
 class Bounds(NamedTuple):
@@ -70,6 +75,7 @@ class PodSet:
         section: the part of the spec with their resources and template.
         gpus: GPUs of each pod.
         num_cpus: CPUs of each pod that Ray may give to tasks; None: all CPUs of the pod.
+        ray_resources: further resources of each pod, by which the runtime places its actors.
         num_needed: pods that must be ready before the driver is submitted.
         num_kept: pods that evictions must leave, if the group has a disruption budget.
         name: distinguishes groups of a field that is a list; "" for any other field.
@@ -79,6 +85,7 @@ class PodSet:
     bounds: Bounds
     gpus: int = 0
     num_cpus: int | None = None
+    ray_resources: Mapping[str, int] = field(default_factory=dict)
     num_needed: int
     num_kept: int
     name: str = ""
@@ -188,6 +195,23 @@ def _find_data_workers(spec: ExperimentSpec) -> Sequence[PodSet]:
     return (pods,)
 
 
+def _find_inference_workers(spec: ExperimentSpec) -> Sequence[PodSet]:
+    """Return pods that run no tasks of Ray, only the processes that ask for their resource."""
+    return tuple(
+        PodSet(
+            name=group.name,
+            section=group,
+            bounds=Bounds(group.min_replicas, group.min_replicas, group.max_replicas),
+            gpus=group.gpus_per_replica,
+            num_cpus=0,
+            ray_resources={f"{INFERENCE_RESOURCE}{group.name}": max(1, group.gpus_per_replica)},
+            num_needed=1,
+            num_kept=group.min_replicas - 1,
+        )
+        for group in spec.inference_workers
+    )
+
+
 _DATA_WORKER: dict[str, int | str] = {"cpu": str(DEFAULT_DATA_WORKER_CPUS), "memory": "8Gi"}
 
 HEAD_GROUP = WorkerGroup(
@@ -223,6 +247,22 @@ GROUPS: tuple[WorkerGroup, ...] = (
         usage=DATA_WORKER_SECONDS,
         live_fields=frozenset({"minReplicas", "maxReplicas"}),
         is_default=True,
+    ),
+    WorkerGroup(
+        role=INFERENCE,
+        spec_field="inferenceWorkers",
+        noun="inference worker",
+        find=_find_inference_workers,
+        default_resources=Resources(
+            requests={"cpu": "4", "memory": "16Gi"}, limits={"memory": "16Gi"}
+        ),
+        labels={RAY_SUBCLUSTER_LABEL: INFERENCE_SUBCLUSTER},
+        scaled_by="Policy",
+        loss="CostsUnits",
+        usage=INFERENCE_WORKER_SECONDS,
+        numbers=InferenceWorkerStatus,
+        is_list=True,
+        live_fields=frozenset({"minReplicas", "maxReplicas"}),
     ),
 )
 Groups = Sequence[WorkerGroup]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from dataset_operator.api import DATA_WORKERS, HEAD, TRAINERS, Role
+from dataset_operator.api import DATA_WORKERS, HEAD, INFERENCE, TRAINERS, Role
 from dataset_operator.groups import WorkerGroup, find_kind
 from pipeline_runtime.config import Resources, SpecModel, StoreUri
 
@@ -38,6 +38,7 @@ class RoleResources(SpecModel):
     head: Resources = Field(default_factory=_default_of(HEAD))
     trainers: Resources = Field(default_factory=_default_of(TRAINERS))
     data_workers: Resources = Field(default_factory=_default_of(DATA_WORKERS))
+    inference_workers: Resources = Field(default_factory=_default_of(f"{INFERENCE}-"))
 
     def get(self, kind: WorkerGroup) -> Resources:
         """Return the resources of a group's pods: the setting, or the group's default."""

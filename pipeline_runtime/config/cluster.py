@@ -38,12 +38,20 @@ MAX_GPUS_PER_POD = 16  # the largest hosts on sale (p2.16xlarge, HGX pairs) have
 HEADROOM = 0.075
 # CPUs of a data worker whose manifest sets none, in the cluster and in plans for it.
 DEFAULT_DATA_WORKER_CPUS = 4
+# Inference workers score rows for many more data workers.
+MAX_INFERENCE_GROUPS = 8
+MAX_INFERENCE_WORKERS = 512
+DEFAULT_INFERENCE_WORKER_CPUS = 4
+# Ray's resource of the nodes of a group is this and the group's name: one per process there.
+INFERENCE_RESOURCE = "lastmile-inference-"
 # Kubernetes' own bounds of an HPA's behaviour (autoscaling/v2, HPAScalingRules).
 MAX_STABILIZATION_SECONDS = 3600
 MAX_POLICY_PERIOD_SECONDS = 1800
 
 # RFC 1123 subdomain, as Kubernetes names Secrets and ConfigMaps.
 OBJECT_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+# Part of the names of pods, so much shorter than the 63 characters of a label.
+GROUP_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 ENV_NAME_PATTERN = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 DATA_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 IMAGE_PATTERN = r"^[^\p{Z}\t-\r\x{85}]+$"  # no white space
@@ -54,6 +62,9 @@ ObjectName = Annotated[
 EnvName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=ENV_NAME_PATTERN)]
 DataKey = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=DATA_KEY_PATTERN)]
 ImageName = Annotated[str, StringConstraints(min_length=1, max_length=512, pattern=IMAGE_PATTERN)]
+GroupName = Annotated[
+    str, StringConstraints(min_length=1, max_length=24, pattern=GROUP_NAME_PATTERN)
+]
 Quantities = Annotated[dict[Text, Quantity], Field(max_length=32)]
 
 
@@ -93,6 +104,14 @@ class PodGroup(SpecModel):
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_template("template", self.template)
 
+    def find_cpus(self) -> int | None:
+        """Return the CPUs of one pod: its limit, else its request, rounded up like Ray."""
+        for given in (self.resources.limits, self.resources.requests):
+            cpus = parse_quantity(given["cpu"]) if "cpu" in given else None
+            if cpus:
+                return max(1, math.ceil(cpus))
+        return None
+
 
 class Head(PodGroup):
     """The Ray head, which runs neither training nor data work."""
@@ -122,12 +141,31 @@ class DataWorkers(PodGroup):
 
     @property
     def num_readers(self) -> int:
-        """Readers of one pod: its CPU limit, else its request, rounded up like Ray."""
-        for given in (self.resources.limits, self.resources.requests):
-            cpus = parse_quantity(given["cpu"]) if "cpu" in given else None
-            if cpus:
-                return max(1, math.ceil(cpus))
-        return DEFAULT_DATA_WORKER_CPUS
+        """Readers of one pod, one for each CPU."""
+        return self.find_cpus() or DEFAULT_DATA_WORKER_CPUS
+
+    def rules(self) -> Iterator[tuple[str, str]]:
+        yield from super().rules()
+        if self.max_replicas < self.min_replicas:
+            yield (
+                "maxReplicas",
+                f"must be ≥ minReplicas ({self.min_replicas}), got {self.max_replicas}",
+            )
+
+
+class InferenceWorkers(PodGroup):
+    """A group of pods that only call models, for the steps `predict` that name it."""
+
+    name: GroupName
+    """Name of the group, which `predict.models[].workerGroup` refers to."""
+    min_replicas: Annotated[int, Field(ge=1, le=MAX_INFERENCE_WORKERS)] = 1
+    """Number of pods."""
+    max_replicas: Annotated[int, Field(ge=1, le=MAX_INFERENCE_WORKERS)] = 1
+    """Largest number of processes on one machine; at least `minReplicas`."""
+    gpus_per_replica: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_POD)] = 1
+    """GPUs of each pod, which calls the models in one process per GPU; 0 uses CPUs."""
+    progress_deadline_seconds: PositiveInt = 300
+    """Seconds after which a process that has finished no batch is replaced."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()

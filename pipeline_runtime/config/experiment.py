@@ -24,6 +24,7 @@ from pipeline_runtime.config.base import (
     rule_error,
 )
 from pipeline_runtime.config.cluster import (
+    MAX_INFERENCE_GROUPS,
     Autoscaling,
     Code,
     DataWorkers,
@@ -31,6 +32,7 @@ from pipeline_runtime.config.cluster import (
     EnvFrom,
     Head,
     ImageName,
+    InferenceWorkers,
     PullSecrets,
     Storage,
     Trainers,
@@ -127,6 +129,12 @@ class ExperimentSpec(SpecModel):
     output: Output | None = None
     trainers: Trainers = Field(default_factory=Trainers)
     data_workers: DataWorkers = Field(default_factory=DataWorkers)
+    inference_workers: Annotated[
+        tuple[InferenceWorkers, ...],
+        Field(max_length=MAX_INFERENCE_GROUPS),
+        AfterValidator(check_unique_names),
+    ] = ()
+    """Groups of pods that only call models, by name."""
     head: Head = Field(default_factory=Head)
     autoscaling: Autoscaling = Field(default_factory=Autoscaling)
     artifacts: Artifacts = Field(default_factory=Artifacts)
@@ -147,6 +155,7 @@ class ExperimentSpec(SpecModel):
         yield from self._check_consumer()
         yield from self._check_materialized()
         yield from self._check_measured()
+        yield from self._check_worker_groups()
         if self.training.shuffle.unit == "Request" and not self.dataset.request_key:
             yield (
                 "training.shuffle.unit",
@@ -244,6 +253,27 @@ class ExperimentSpec(SpecModel):
                     f"pipeline[{index}]",
                     f"{name} must not come with output.mode OverwritePartitions, which writes "
                     "only the partitions that are missing; choose another mode",
+                )
+
+    def _check_worker_groups(self) -> Iterator[tuple[str, str]]:
+        groups = [group.name for group in self.inference_workers]
+        used = set()
+        for index, step in enumerate(self.pipeline):
+            for config in step.given():
+                for field, name in config.find_worker_groups():
+                    used.add(name)
+                    if name not in groups:
+                        yield (
+                            f"pipeline[{index}].{config.kind()}.{field}",
+                            "must be the name of a group in spec.inferenceWorkers, got "
+                            f"{name!r}; add it there, or remove workerGroup",
+                        )
+        for index, name in enumerate(groups):
+            if name not in used:
+                yield (
+                    f"inferenceWorkers[{index}].name",
+                    f"must be the workerGroup of a model of a step predict, got {name!r}, which "
+                    "none uses; remove the group, or set workerGroup",
                 )
 
     def _check_deadlines(self) -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from pipeline_runtime.config.base import (
     SpecModel,
     check_unique_names,
 )
+from pipeline_runtime.config.cluster import MAX_INFERENCE_GROUPS, GroupName
 from pipeline_runtime.config.dataset import ICEBERG_TABLE_PATTERN, SnapshotId
 
 MAX_STATUS_METRICS = 16
@@ -108,6 +109,13 @@ class WorkerStatus(StatusModel):
     """Pods that are draining."""
     draining_to: Count | None = None
     """Number of pods that remain once these have ended."""
+
+
+class InferenceWorkerStatus(WorkerStatus):
+    """The numbers of current, ready and desired pods of a group of inference workers."""
+
+    name: GroupName
+    """Name of the group."""
 
 
 class RecommendationStatus(StatusModel):
@@ -334,6 +342,17 @@ class MaterializationStatus(StatusModel):
     """Snapshot of the table that the attempt reads or found; absent while rows are computed."""
 
 
+class AccountedGroupStatus(StatusModel):
+    """Pods of a group of a list that held a node at that time."""
+
+    name: Label
+    """The group, as its pods are labelled: `inference-` and the name in the spec."""
+    replicas: Count = 0
+    """Pods that held a node."""
+    gpus_per_replica: Count = 0
+    """GPUs of each pod."""
+
+
 class AccountedStatus(StatusModel):
     """Time up to which usage is counted, and the resources held then, from which to continue."""
 
@@ -345,6 +364,12 @@ class AccountedStatus(StatusModel):
     """GPUs of each trainer."""
     data_workers: Count = 0
     """Data workers that held a node at that time."""
+    groups: Annotated[
+        tuple[AccountedGroupStatus, ...],
+        Field(max_length=MAX_INFERENCE_GROUPS),
+        AfterValidator(check_unique_names),
+    ] = ()
+    """Groups of `inferenceWorkers`."""
     gpu_idle_remainder_seconds: DecimalString = "0"
     """Fraction of an idle GPU second that is not yet in `gpuIdleSeconds`."""
 
@@ -365,15 +390,18 @@ class UsageStatus(StatusModel):
     """
 
     gpu_seconds: LargeCount = 0
-    """GPUs of trainers times seconds."""
+    """GPUs of trainers and inference workers times seconds."""
     gpu_measured_seconds: LargeCount = 0
     """GPU seconds for which it is known whether the GPUs worked."""
     gpu_idle_seconds: LargeCount = 0
     """Measured GPU seconds in which the GPUs did not work."""
     data_worker_seconds: LargeCount = 0
     """Data workers times seconds."""
+    inference_worker_seconds: LargeCount = 0
+    """Inference workers times seconds."""
     cost: DecimalString | None = None
-    """Cost of GPUs and data workers, at the prices in the operator's settings."""
+    """Cost of GPUs and data workers, at the prices in the operator's settings. Inference workers
+    cost their GPUs."""
     currency: Annotated[str, StringConstraints(max_length=MAX_CURRENCY_CHARS)] | None = None
     """Currency of the cost."""
     accounted: AccountedStatus | None = None
@@ -470,6 +498,12 @@ class ExperimentStatus(StatusModel):
     gpus: Count | None = None
     """GPUs of all trainers together; 0 with `output`."""
     data_workers: WorkerStatus | None = None
+    inference_workers: Annotated[
+        tuple[InferenceWorkerStatus, ...],
+        Field(max_length=MAX_INFERENCE_GROUPS),
+        AfterValidator(check_unique_names),
+    ] = ()
+    """Pods of each group of inference workers."""
     last_scale_time: Annotated[str, StringConstraints(max_length=64)] | None = None
     """Time when the desired number last changed."""
     scale_request: ScaleRequestStatus | None = None

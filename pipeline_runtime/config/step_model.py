@@ -118,6 +118,10 @@ class StepModel(SpecModel):
         """Return the name of what measures all rows at the step's place; None if nothing does."""
         return None
 
+    def find_worker_groups(self) -> Iterator[tuple[str, str]]:
+        """Yield the field and the name of each group of `inferenceWorkers` that the step uses."""
+        yield from ()
+
     def find_seed(self) -> int | None:
         """Return the seed of a step that draws or hashes."""
         return None

@@ -98,6 +98,7 @@ def build_plan(
         models=opening.pins.models,
         materialization=materialization,
         backfill=backfill,
+        inference_workers=spec.inference_workers,
     )
 
 

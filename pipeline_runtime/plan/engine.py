@@ -20,6 +20,10 @@ def choose_feed(options: PipelineOptions, stages: Sequence[Stage]) -> FeedChoice
     if options.feed == "Threads":
         reason = "pipelineOptions.feed: Threads, on one machine of the trainers"
         return FeedChoice(engine="Readers", reason=reason, may_be_threads=True)
+    served = [s for stage in stages for s in stage.steps if s.transform.served]
+    if served:
+        reason = f"in processes, since {served[0].path} asks inference workers"
+        return FeedChoice(engine="Readers", reason=reason)
     python = [s for stage in stages for s in stage.steps if s.transform.calls_user_code]
     if python:
         reason = f"in processes, since {python[0].path} calls Python"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from pipeline_runtime.config import Shuffle
+from pipeline_runtime.config import InferenceWorkers, Shuffle
 from pipeline_runtime.config.step_model import MapResources
 from pipeline_runtime.iceberg.pins import ModelPin, Pin
 from pipeline_runtime.materialization.backfill import Backfill
@@ -188,6 +188,7 @@ class Plan:
         batch_columns: the columns that the consumer takes.
         pins: the states of the tables, sides included, that have states.
         models: the models that steps call.
+        inference_workers: the groups that call models for data workers.
     """
 
     streams: Mapping[str, StreamPlan]
@@ -204,6 +205,14 @@ class Plan:
     models: tuple[ModelPin, ...] = ()
     materialization: Materialization | None = None  # None: no step keeps rows
     backfill: Backfill | None = None  # None: the consumer takes all rows at once
+    inference_workers: tuple[InferenceWorkers, ...] = ()
+
+    @property
+    def needs_ray(self) -> bool:
+        """True if the rows cannot be made without Ray."""
+        return self.feed.engine == "RayData" or any(
+            step.transform.served for stream in self.streams.values() for step in stream.steps
+        )
 
     @property
     def main(self) -> StreamPlan:

@@ -41,6 +41,7 @@ from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commits
 from pipeline_runtime.run.phases import MATERIALIZING, PLAN, RAY
+from pipeline_runtime.run.preceding import Preceding
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
@@ -98,7 +99,7 @@ def materialize(
         experiment.metadata.name
     )
     catalog = find_catalog(experiment.spec.catalogs, found.step.iceberg.catalog)
-    needs_ray = options.address != "local" or plan.feed.engine == "RayData"
+    needs_ray = options.address != "local" or plan.needs_ray
     preceding = options.preceding
     num_rows = sum(found.partitions[key].rows for key in found.missing)
     progress = KeepingProgress(plan.main, num_rows, preceding)
@@ -113,7 +114,8 @@ def materialize(
             )
             _sweep(table, found)
             writing = Writing(plan=plan, found=found, keys=keys, table=table)
-            write_partitions(writing, partial(_open_writers, needs_ray), progress)
+            opening = partial(_open_writers, needs_ray, preceding)
+            write_partitions(writing, opening, progress)
             options.tables.add_complete(len(keys))
             note = f"materialize: {len(keys):,} partitions committed to {found.table}"
             preceding.show(Reading(notes=(note,)))
@@ -237,7 +239,7 @@ def write_partitions(
 
 
 def _open_writers(
-    needs_ray: bool, plan: Plan, stream: Stream, job: Job
+    needs_ray: bool, preceding: Preceding, plan: Plan, stream: Stream, job: Job
 ) -> AbstractContextManager[Writers]:
     # The package of the writing consumer imports this module.
     if not needs_ray:
@@ -246,7 +248,12 @@ def _open_writers(
         return open_local_writers(plan, stream)
     from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
-    return open_ray_writers(plan, stream, job.staged, staging_field="spec.artifacts.uri")
+    def show(note: str) -> None:
+        preceding.show(Reading(notes=(note,)))
+
+    return open_ray_writers(
+        plan, stream, job.staged, staging_field="spec.artifacts.uri", on_note=show
+    )
 
 
 @contextmanager

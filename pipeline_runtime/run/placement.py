@@ -45,7 +45,7 @@ def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
     In a pod of ours the nodes of both kinds are waited for: after a head was replaced the others
     join again one by one.
     """
-    deadline = time.monotonic() + (JOIN_SECONDS if os.environ.get(ROLE_VARIABLE) else 0.0)
+    deadline = time.monotonic() + (JOIN_SECONDS if is_in_pod() else 0.0)
     while True:
         nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         alive = [node for node in nodes if node["Alive"]]
@@ -64,6 +64,11 @@ def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
         takes_gpus=takes_gpus,
         has_cuda=takes_gpus and _finds_cuda(training),
     )
+
+
+def is_in_pod() -> bool:
+    """Return whether this driver runs on a cluster that the operator made."""
+    return bool(os.environ.get(ROLE_VARIABLE))
 
 
 def _select(labels: Iterable[Mapping[str, str]], value: str) -> dict[str, str] | None:

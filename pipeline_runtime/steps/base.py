@@ -172,6 +172,15 @@ class Transform(Protocol):
         """The implementation that the step chose and why, for people; empty if there is one."""
         ...
 
+    @property
+    def served(self) -> Mapping[str, ServedModel]:
+        """The models that inference workers score, by their path in the step."""
+        ...
+
+    def connect(self, clients: Mapping[str, ModelClient]) -> Self:
+        """Return the step with these clients of its served models, by their paths."""
+        ...
+
     def find_output(self, column: str) -> str | None:
         """Return the name that a column of the input has after the step; None if it is changed."""
         ...
@@ -286,6 +295,13 @@ class BoundStep:
     @property
     def way(self) -> str:
         return ""
+
+    @property
+    def served(self) -> Mapping[str, ServedModel]:
+        return {}
+
+    def connect(self, clients: Mapping[str, ModelClient]) -> Self:
+        return self
 
     def find_output(self, column: str) -> str | None:
         is_kept = column in self.output_schema.names and column not in self.outputs
@@ -478,6 +494,35 @@ class OpenedModel(Protocol):
 
     def load(self) -> Scorer:
         """Return the model, which stays in the memory of the process."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model as an inference worker needs it; picklable.
+
+    Attributes:
+        types: type of each output, by name.
+        group: name of the group of inference workers.
+        needs_cuda: True if it may run on a GPU alone.
+    """
+
+    opened: OpenedModel
+    types: Mapping[str, pa.DataType]
+    batch_size: int | Literal["Auto"]
+    group: str
+    needs_cuda: bool
+
+
+class ModelClient(Protocol):
+    """A model in other processes; picklable."""
+
+    def begin(self, rows: pa.Table) -> Callable[[], pa.Table]:
+        """Send rows with the model's inputs, and return a function that waits for the outputs.
+
+        The function returns a table with the outputs of these rows, in their order. Both raise
+        StepError, as the model does in a data worker.
+        """
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from dataset_operator.api import (
@@ -68,8 +69,13 @@ def name_templates(cluster: Document, groups: Groups = GROUPS) -> dict[str, str]
     }
 
 
-def _start_params(num_cpus: str | None) -> dict[str, str]:
+def _start_params(
+    num_cpus: str | None, resources: Mapping[str, int] | None = None
+) -> dict[str, str]:
     params = {"metrics-export-port": str(RAY_METRICS_PORT)}
+    if resources:
+        # KubeRay writes the value into a line for a shell.
+        params["resources"] = f"'{json.dumps(dict(resources))}'"
     return params if num_cpus is None else params | {"num-cpus": num_cpus}
 
 
@@ -80,7 +86,9 @@ def _build_group(cluster: ClusterInput, group: Group) -> Document:
         "minReplicas": bounds.least,
         "replicas": bounds.clamp(cluster.replicas.get(role, bounds.first)),
         "maxReplicas": bounds.most,
-        "rayStartParams": _start_params(None if pods.num_cpus is None else str(pods.num_cpus)),
+        "rayStartParams": _start_params(
+            None if pods.num_cpus is None else str(pods.num_cpus), pods.ray_resources
+        ),
         "template": build_pod_template(cluster, role),
     }
     if group.kind.labels:

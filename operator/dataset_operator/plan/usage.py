@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pydantic.alias_generators import to_snake
@@ -28,7 +28,7 @@ from dataset_operator.plan.outcome import DeleteSelf
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import NOTHING, Verdict, change, look_again
 from dataset_operator.settings import Prices
-from pipeline_runtime.config import AccountedStatus, UsageStatus
+from pipeline_runtime.config import AccountedGroupStatus, AccountedStatus, UsageStatus
 
 UPDATE_SECONDS = 60
 # After a longer gap it is not known when missing pods ended, nor how busy the GPUs were: the driver
@@ -108,18 +108,33 @@ def _look(situation: Situation, before: AccountedStatus | None) -> _Span | None:
 
 
 def _find_groups(situation: Situation, before: AccountedStatus | None) -> tuple[Group, ...]:
-    """Return the groups of the cluster; if it is gone, with the GPUs of the last account."""
+    """Return the groups of the cluster; if it is gone, with the GPUs of the last account.
+
+    The groups of a list also have these while the cluster is older than the spec.
+    """
     spec = situation.on_cluster.spec
     if situation.observed.cluster is None and before is not None:
         gpus = {"gpus_per_replica": before.gpus_per_trainer}
         spec = spec.model_copy(update={"trainers": spec.trainers.model_copy(update=gpus)})
-    return resolve_groups(spec, situation.observed.groups)
+    groups = resolve_groups(spec, situation.observed.groups)
+    is_current = situation.observed.cluster is not None and not situation.is_cluster_changed
+    if is_current or before is None:
+        return groups
+    known = {group.name: group.gpus_per_replica for group in before.groups}
+    return tuple(
+        replace(g, pods=replace(g.pods, gpus=known[g.role])) if g.role in known else g
+        for g in groups
+    )
 
 
 def _recall(before: AccountedStatus | None, group: Group) -> int:
-    """Return the number of pods in the last account, which has none for the groups of a list."""
-    is_known = before is not None and not group.kind.is_list
-    return getattr(before, group.kind.attribute) if is_known else 0
+    """Return the number of pods in the last account."""
+    if before is None:
+        return 0
+    if group.kind.is_list:
+        return sum(each.replicas for each in before.groups if each.name == group.role)
+    found: int = getattr(before, group.kind.attribute)
+    return found
 
 
 def _measure(pods: Sequence[Pod], before: int, span: tuple[datetime, datetime]) -> _Held:
@@ -166,6 +181,15 @@ def _add(situation: Situation, usage: UsageStatus, span: _Span) -> UsageStatus:
         time=format_time(span.end),
         gpus_per_trainer=sum(group.pods.gpus for group in trainers),
         gpu_idle_remainder_seconds=f"{max(0.0, rest - idle):.{_REST_DIGITS}f}",
+        groups=tuple(
+            AccountedGroupStatus(
+                name=group.role,
+                replicas=span.held[group.role].now,
+                gpus_per_replica=group.pods.gpus,
+            )
+            for group in span.groups
+            if group.kind.is_list
+        ),
     )
     now = {
         kind.attribute: span.held[kind.role].now if kind.role in span.held else 0

@@ -50,10 +50,11 @@ def build_options(request: ModelRequest, *, is_logit: bool) -> Options:
     Args:
         is_logit: whether the model returns logits, unless `activation` says otherwise.
 
-    Raises a broken rule if there is no such device.
+    Raises a broken rule if there is no such device; inference workers look for their own.
     """
     model = request.model
-    if request.device == "CUDA" and not torch.cuda.is_available():
+    is_here = model.worker_group is None
+    if is_here and request.device == "CUDA" and not torch.cuda.is_available():
         raise broken(
             "must run where torch finds a GPU with device: CUDA, but there is none here; set "
             "device: Auto or CPU"

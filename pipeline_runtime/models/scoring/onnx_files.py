@@ -189,7 +189,8 @@ def open_onnx(request: ModelRequest, opening: Opening) -> OnnxModel:
         )
     checks = Checks("")
     with checks.at("onnx.uri"):
-        session = open_session(content, request.device)
+        is_here = model.worker_group is None  # else an inference worker has the device
+        session = open_session(content, request.device if is_here else "Auto")
         names = [each.name for each in session.get_inputs()]
     checks.finish()
     columns = _find_columns(names, request.input_schema)

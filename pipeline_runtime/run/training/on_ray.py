@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from pipeline_runtime.feed.over_ray.data_config import (
     OneTrainerDataConfig,
     dataset_name,
 )
+from pipeline_runtime.feed.over_ray.model_pool import PlacedModels, place_models
 from pipeline_runtime.feed.over_ray.ray_data import (
     RayDataOptions,
     broadcast_side_tables,
@@ -39,7 +40,7 @@ from pipeline_runtime.feed.transport.wire import Sending
 from pipeline_runtime.monitor import MonitorState, Order
 from pipeline_runtime.plan import Group, StreamPlan
 from pipeline_runtime.run.options import RunOptions
-from pipeline_runtime.run.placement import Placement, find_placement
+from pipeline_runtime.run.placement import Placement, find_placement, is_in_pod
 from pipeline_runtime.run.training.feeds import (
     build_streams,
     build_thread_streams,
@@ -68,8 +69,13 @@ _NO_CUDA = (
 class RayTrainers:
     """The trainers; see `driver.Trainers`. Ray must be connected."""
 
-    def __init__(self, run: PreparedRun, options: RunOptions, past: Past) -> None:
+    def __init__(
+        self, run: PreparedRun, options: RunOptions, past: Past, on_note: Callable[[str], None]
+    ) -> None:
         self._monitor = start_monitor(Recorder(past))
+        # The inference workers end with the pools' handles, which this keeps.
+        self._placed = _place_models(run, on_note)
+        run = replace(run, plan=replace(run.plan, streams=self._placed.streams))
         self._fit = _Fit(_build_trainer(run, options, self._monitor))
         self._fit.start()
 
@@ -146,6 +152,16 @@ def _is_death(failure: BaseException | None) -> bool:
     """Return whether a trainer's failure is the death of its process, which Ray wraps."""
     failure = getattr(failure, "health_check_failure", failure)
     return isinstance(failure, ray.exceptions.RayActorError)
+
+
+def _place_models(run: PreparedRun, on_note: Callable[[str], None]) -> PlacedModels:
+    """Start the inference workers that the streams need."""
+    return place_models(
+        run.plan.streams,
+        run.plan.inference_workers,
+        is_cluster=is_in_pod(),
+        on_note=on_note,
+    )
 
 
 def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> TorchTrainer:

@@ -59,8 +59,8 @@ class TrainingRun:
             warnings=(*warnings, *run.warnings),
             code_digest=digest_code(run.experiment.spec.training),
         )
-        feed, world_size = run.plan.feed, run.world_size
-        is_here = options.address == "local" and world_size == 1 and feed.engine != "RayData"
+        plan, world_size = run.plan, run.world_size
+        is_here = options.address == "local" and world_size == 1 and not plan.needs_ray
         self.num_trainers = None if is_here else world_size
         self._state = MonitorState()
         self._past = Past()
@@ -108,7 +108,7 @@ class TrainingRun:
         self._past, missing = read_past(self._run, control.options.output)
         if self._run.resume is not None:
             missing += collect_rows(self._run.run_location, control.options.output)
-        start = self._find_trainers(control.options)
+        start = self._find_trainers(control)
         control.phases.begin(phases.FIRST_BATCH)
         path = control.options.output / HISTORY_FILE
         recorder = _Recorder(report.HistoryWriter(path, kept=self._past.rows))
@@ -133,7 +133,7 @@ class TrainingRun:
             self._state.warnings.append(f"the measures of the run are not kept: {error}")
         control.show(Reading(notes=self._measures.notes))
 
-    def _find_trainers(self, options: RunOptions) -> Callable[[], Trainers]:
+    def _find_trainers(self, control: Control) -> Callable[[], Trainers]:
         """Return what starts the trainers, in this process or over Ray."""
         if self.num_trainers is None:
             from pipeline_runtime.run.training.in_process import LocalTrainer
@@ -141,7 +141,10 @@ class TrainingRun:
             return partial(LocalTrainer, self._run, self._past)
         from pipeline_runtime.run.training.on_ray import RayTrainers
 
-        return partial(RayTrainers, self._run, options, self._past)
+        def show(note: str) -> None:
+            control.show(Reading(notes=(note,)))
+
+        return partial(RayTrainers, self._run, control.options, self._past, show)
 
     def _watch(self, control: Control, recorder: _Recorder) -> Callable[[MonitorState], None]:
         """Return what is called with each reading of the monitor."""

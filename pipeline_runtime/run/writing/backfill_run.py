@@ -83,7 +83,7 @@ def prepare_backfill(
         run_hash=found_hash,
         attempt=1 + len(earlier),
     )
-    needs_ray = options.address != "local" or plan.feed.engine == "RayData"
+    needs_ray = options.address != "local" or plan.needs_ray
     return BackfillRun(basis, target, missing, chosen, needs_ray=needs_ray)
 
 

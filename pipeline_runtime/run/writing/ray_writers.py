@@ -23,6 +23,7 @@ from pipeline_runtime.feed.base import Feed
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_pool import draining_nodes
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
+from pipeline_runtime.feed.over_ray.model_pool import place_models
 from pipeline_runtime.feed.over_ray.ray_data import (
     RayDataFeed,
     RayDataOptions,
@@ -37,7 +38,7 @@ from pipeline_runtime.output.merge import FileFormat, Task, run_task
 from pipeline_runtime.output.records import StagedFile
 from pipeline_runtime.output.storage import Storage
 from pipeline_runtime.plan import Group, Plan
-from pipeline_runtime.run.placement import find_placement
+from pipeline_runtime.run.placement import find_placement, is_in_pod
 
 # The driver looks at signals and metrics this often.
 _WAIT_SECONDS = 1.0
@@ -49,13 +50,19 @@ _MAX_CLAIM_BYTES = 1 << 16
 
 @contextmanager
 def open_ray_writers(
-    plan: Plan, stream: Stream, staged: Storage, *, staging_field: str
+    plan: Plan,
+    stream: Stream,
+    staged: Storage,
+    *,
+    staging_field: str,
+    on_note: Callable[[str], None],
 ) -> Iterator[Writers]:
     """Yield the data workers as writers. Ray must be connected.
 
     Args:
         staged: folder of the run's staged files, which every node must reach.
         staging_field: the field of the manifest that decides where it is.
+        on_note: called with lines for people.
 
     Raises, and turns Ray's errors into, a LastmileError.
     """
@@ -63,8 +70,13 @@ def open_ray_writers(
     logging.getLogger("ray.data").setLevel(logging.getLogger("ray").level)
     labels = find_placement(0, wants_gpus=False).data
     failures = None
+    placed = None
     try:
         _check_reach(staged, staging_field, labels)
+        placed = place_models(
+            {ROLE: stream.plan}, plan.inference_workers, is_cluster=is_in_pod(), on_note=on_note
+        )
+        stream = replace(stream, plan=placed.streams[ROLE])
         if plan.feed.engine == "RayData":
             failures = _start_failures()
             options = RayDataOptions(
@@ -99,6 +111,9 @@ def open_ray_writers(
         raise _find_cause(error, failures) from error
     except ray.exceptions.RayError as error:
         raise FeedError(f"Ray ended the run: {error}; run again with --resume") from error
+    finally:
+        if placed is not None:
+            placed.close()
 
 
 def _find_cause(error: Exception, failures: Any) -> LastmileError:

@@ -97,7 +97,7 @@ def prepare_writing(
         attempt=job.claim.attempt,
         warnings=warnings,
     )
-    needs_ray = options.address != "local" or plan.feed.engine == "RayData"
+    needs_ray = options.address != "local" or plan.needs_ray
     return WholeRun(basis, job, needs_ray=needs_ray)
 
 
@@ -114,6 +114,7 @@ class WritingRun:
         self.target = target
         self.progress = progress
         self.warnings: list[str] = []
+        self._notes: list[str] = []  # lines to show with the next progress
         self.measures = KeptMeasures(basis.plan.main.steps, basis.run_location)
         self.num_trainers = 0 if needs_ray else None
         self._began = self._ended = time.monotonic()
@@ -177,7 +178,9 @@ class WritingRun:
             phase = progress.phase.lower()
             if phase not in (control.phases.current, "committed"):  # the end of "committing"
                 control.phases.begin(phase)
-            control.show(Reading(line=describe_progress(progress, planned_rows), source=progress))
+            line, notes = describe_progress(progress, planned_rows), tuple(self._notes)
+            self._notes.clear()
+            control.show(Reading(line=line, notes=notes, source=progress))
             if control.stop.count and progress.phase in ("Spooling", "Merging"):
                 raise Stopped
 
@@ -218,7 +221,11 @@ class WritingRun:
         from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
         return open_ray_writers(
-            self.basis.plan, stream, job.staged, staging_field=job.target.staging_field
+            self.basis.plan,
+            stream,
+            job.staged,
+            staging_field=job.target.staging_field,
+            on_note=self._notes.append,
         )
 
     def build_results(self, control: Control) -> Results:

@@ -91,7 +91,7 @@ class Embed(BoundStep):
         if known:
             load, places = self.opened.load, order[:known]  # nulls are at the end
             rows = pa.table({engines.PROMPT: texts.take(places)})
-            parts = run_in_batches(load(), rows, self.batch_size, self.kind)
+            parts = run_in_batches(load(), rows, self.batch_size)
             vectors_BL[places] = np.concatenate([part[engines.VECTOR] for part in parts])
         if not np.isfinite(vectors_BL).all():
             raise StepError("the model must return numbers, but a vector has NaN or infinity")

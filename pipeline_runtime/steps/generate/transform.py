@@ -156,7 +156,7 @@ class Generate(ObservingStep):
             load = self.opened.load
             engine, asked = load(), rows.take(order[:known])  # nulls are at the end
             began = time.perf_counter_ns()
-            parts = run_in_batches(engine, asked, self.batch_size, self.kind)
+            parts = run_in_batches(engine, asked, self.batch_size)
             nanoseconds = time.perf_counter_ns() - began
         blank = len(prompts) - known
         missing = {

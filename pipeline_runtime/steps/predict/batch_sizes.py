@@ -81,12 +81,9 @@ _LOCK = threading.Lock()
 
 
 def run_in_batches(
-    scorer: Scorer, rows: pa.Table, batch_size: BatchSize, path: str
+    scorer: Scorer, rows: pa.Table, batch_size: BatchSize
 ) -> list[Mapping[str, Any]]:
     """Return the outputs of a model for each batch of the rows, in order.
-
-    Args:
-        path: place of the model in the manifest, for errors.
 
     Raises StepError if a single row exceeds the memory, or the model returns another number of
     rows.
@@ -109,7 +106,7 @@ def _run(scorer: Scorer, rows: pa.Table, choice: Choice) -> Iterator[Mapping[str
             if batch.num_rows == 1:
                 raise StepError(
                     f"the model does not fit into the memory with a batch of one row ({error}); "
-                    "give data workers more memory, or use a smaller model"
+                    "give the workers that call it more memory, or use a smaller model"
                 ) from error
             choice.halve(batch.num_rows)
             continue

@@ -92,6 +92,9 @@ class PredictModel(SpecModel):
     on_invalid: Literal["Fail", "SetNull"] = "Fail"
     """Rows with a null that the model cannot take, or with a NaN in an output: the run fails, or
     all outputs of the row are set to null."""
+    worker_group: Label | None = None
+    """Name of the group of `inferenceWorkers` that calls the model; the data workers call it
+    themselves if absent."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         kinds = {
@@ -244,6 +247,11 @@ class PredictStep(StepModel):
 
     def find_outputs(self) -> frozenset[str]:
         return frozenset(output.name for model in self.models for output in model.outputs)
+
+    def find_worker_groups(self) -> Iterator[tuple[str, str]]:
+        for index, model in enumerate(self.models):
+            if model.worker_group is not None:
+                yield f"models[{index}].workerGroup", model.worker_group
 
     def find_scores(self) -> tuple[str, ...]:
         return tuple(output.name for model in self.models for output in model.outputs)

@@ -6,11 +6,14 @@ Binding has each model opened by the planner (`BindContext.open_model`), which f
 on a batch of zeros, and says which columns it reads. Calling loads it once per process. A model
 gets the columns that it reads alone. All others stay the Arrow buffers that they are, so that
 carrying them costs nothing and changes no value.
+
+A model with a `workerGroup` may be in other processes: then `connect` gives it a client, which gets
+the model's inputs and returns its outputs (`serving`). Everything else is done here in either case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -25,8 +28,11 @@ from pipeline_runtime.measuring.values import State
 from pipeline_runtime.steps.base import (
     INTERNAL_PREFIX,
     BindContext,
+    ModelClient,
     ModelRequest,
     OpenedModel,
+    Scorer,
+    ServedModel,
     Transform,
 )
 from pipeline_runtime.steps.checks import Checks, broken, replace_types, set_column
@@ -50,6 +56,8 @@ class BoundModel:
         types: type of each output, by name.
         fills: True if rows without a valid result get nulls.
         path: place of the model in the step, for errors.
+        group: name of its group of inference workers; None: it is fused with the data work.
+        client: the model on those workers; None: it is called in this process.
     """
 
     name: str
@@ -57,6 +65,8 @@ class BoundModel:
     types: Mapping[str, pa.DataType]
     fills: bool
     path: str
+    group: str | None = None
+    client: ModelClient | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +92,7 @@ class Predict(AccumulatingStep):
     models: tuple[BoundModel, ...]
     batch_size: BatchSize
     ablation: BoundAblation | None = None
+    needs_cuda: bool = False
 
     @property
     def is_elementwise(self) -> bool:
@@ -102,7 +113,25 @@ class Predict(AccumulatingStep):
 
     @property
     def way(self) -> str:
-        return "; ".join(map(_describe, (model.opened for model in self.models)))
+        return "; ".join(map(_describe, self.models))
+
+    @property
+    def served(self) -> Mapping[str, ServedModel]:
+        return {
+            model.path: ServedModel(
+                opened=model.opened,
+                types=model.types,
+                batch_size=self.batch_size,
+                group=model.group,
+                needs_cuda=self.needs_cuda,
+            )
+            for model in self.models
+            if model.group is not None
+        }
+
+    def connect(self, clients: Mapping[str, ModelClient]) -> Self:
+        models = tuple(replace(model, client=clients.get(model.path)) for model in self.models)
+        return replace(self, models=models)
 
     @classmethod
     def bind(
@@ -128,6 +157,7 @@ class Predict(AccumulatingStep):
             models=tuple(models),
             batch_size=config.batch_size,
             ablation=ablation,
+            needs_cuda=config.device == "CUDA",
             inputs=frozenset().union(*inputs.values(), ablation.columns if ablation else ()),
             outputs=frozenset(types),
             output_schema=replace_types(input_schema, types),
@@ -151,11 +181,11 @@ class Predict(AccumulatingStep):
         return replace(self, ablation=None) if self.ablation is not None else None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        return _add(table, [_score(model, table, self.batch_size) for model in self.models])
+        return _add(table, self._score(table))
 
     def observe(self, table: pa.Table) -> tuple[pa.Table, bytes]:
         """Return the table with the outputs, the counts of invalid rows, and the ablation."""
-        scored = [_score(model, table, self.batch_size) for model in self.models]
+        scored = self._score(table)
         states: list[State] = [
             _ROW_COUNTS.of(table.num_rows, each.null_inputs, each.nan_outputs)
             for model, each in zip(self.models, scored, strict=True)
@@ -166,9 +196,15 @@ class Predict(AccumulatingStep):
             states += ablation.observe(
                 table,
                 scored[ablation.place].columns[name],
-                lambda rows: _score(model, rows, self.batch_size).columns[name],
+                lambda rows: _begin(model, rows, self.batch_size)().columns[name],
             )
         return _add(table, scored), self.dump(states)
+
+    def _score(self, table: pa.Table) -> list[Scored]:
+        """Return the outputs of each model for the rows of a table."""
+        # Requests to inference workers are sent for all models before the first is waited for.
+        begun = [_begin(model, table, self.batch_size) for model in self.models]
+        return [finish() for finish in begun]
 
     def finish(self, states: Sequence[State]) -> Iterator[Result]:
         """Yield the invalid rows of each model that has nulls for them, then the ablation."""
@@ -219,6 +255,7 @@ def _bind(
         types=types,
         fills=model.on_invalid == "SetNull",
         path=path,
+        group=model.worker_group,
     )
 
 
@@ -238,9 +275,12 @@ def _parse_output(name: str, *, is_any: bool) -> pa.DataType:
     return found
 
 
-def _describe(opened: OpenedModel) -> str:
-    kinds = ", ".join(step.kind for step in opened.steps)
-    return f"{opened.note}, preprocessed by {kinds}" if kinds else opened.note
+def _describe(model: BoundModel) -> str:
+    kinds = ", ".join(step.kind for step in model.opened.steps)
+    note = model.opened.note
+    if kinds:
+        note += f", preprocessed by {kinds}"
+    return f"{note}, on inference workers {model.group}" if model.group else note
 
 
 def _find_inputs(opened: OpenedModel) -> frozenset[str]:
@@ -251,26 +291,88 @@ def _find_inputs(opened: OpenedModel) -> frozenset[str]:
     return needed
 
 
-def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> Scored:
-    """Return the outputs of a model for the rows of a table."""
-    opened = model.opened
+def _begin(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> Callable[[], Scored]:
+    """Return a function that returns the outputs of a model for the rows of a table.
+
+    A model on inference workers begins at once, and any other when the function is called.
+    """
+
+    def explain(error: StepError) -> StepError:
+        return StepError(f"{model.path}: {error}")
+
+    if model.client is None:
+        return lambda: _score(model, table, batch_size)
     try:
-        features = _prepare(opened, table)
-        valid = _find_valid(opened, features, fills=model.fills)
-        rows = features if valid is None else features.filter(valid)
-        load = opened.load
-        parts = run_in_batches(load(), rows, batch_size, model.path) if rows.num_rows else []
-        columns = {
-            name: _join(name, kind, parts, rows.num_rows) for name, kind in model.types.items()
-        }
-        scored = _check_values(columns, fills=model.fills)
+        features, valid = _choose_rows(model, table)
+        wait = model.client.begin(features) if features.num_rows else None
+    except StepError as error:
+        raise explain(error) from error
+
+    def finish() -> Scored:
+        try:
+            columns = _empty(model.types) if wait is None else _take(wait(), model, features)
+            return _complete(model, columns, valid)
+        except StepError as error:
+            raise explain(error) from error
+
+    return finish
+
+
+def _score(model: BoundModel, table: pa.Table, batch_size: BatchSize) -> Scored:
+    """Return the outputs of a model of this process for the rows of a table."""
+    try:
+        rows, valid = _choose_rows(model, table)
+        columns = _empty(model.types)
+        if rows.num_rows:
+            columns = score_rows(model.opened.load(), rows, model.types, batch_size)
+        return _complete(model, columns, valid)
     except StepError as error:
         raise StepError(f"{model.path}: {error}") from error
+
+
+def score_rows(
+    scorer: Scorer, rows: pa.Table, types: Mapping[str, pa.DataType], batch_size: BatchSize
+) -> dict[str, pa.ChunkedArray]:
+    """Return the outputs of a model for rows with its inputs, batch by batch.
+
+    Raises StepError if an output is not as declared.
+    """
+    parts = run_in_batches(scorer, rows, batch_size)
+    return {name: _join(name, kind, parts, rows.num_rows) for name, kind in types.items()}
+
+
+def _choose_rows(model: BoundModel, table: pa.Table) -> tuple[pa.Table, pa.Array | None]:
+    """Return the model's inputs for the rows that it can take, and which rows these are."""
+    features = _prepare(model.opened, table)
+    valid = _find_valid(model.opened, features, fills=model.fills)
+    return (features if valid is None else features.filter(valid)), valid
+
+
+def _empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.ChunkedArray]:
+    return {name: pa.chunked_array([], type=kind) for name, kind in types.items()}
+
+
+def _take(found: pa.Table, model: BoundModel, rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return the columns of an inference worker's answer, which may be another release."""
+    if found.num_rows != rows.num_rows or found.schema != pa.schema(list(model.types.items())):
+        raise StepError(
+            f"an inference worker must return {rows.num_rows:,} rows of "
+            f"{', '.join(model.types)}, but returned {found.num_rows:,} of {found.schema.names}; "
+            "run one release of Lastmile on all nodes"
+        )
+    return {name: found.column(name) for name in model.types}
+
+
+def _complete(
+    model: BoundModel, columns: Mapping[str, pa.ChunkedArray], valid: pa.Array | None
+) -> Scored:
+    """Return the checked outputs for all rows, with nulls where the model could take none."""
+    checked = _check_values(columns, fills=model.fills)
     if valid is None:
-        return scored
+        return checked
     places = pc.if_else(valid, pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1), None)
-    columns = {name: column.take(places) for name, column in scored.columns.items()}
-    return replace(scored, columns=columns, null_inputs=table.num_rows - rows.num_rows)
+    taken = {name: column.take(places) for name, column in checked.columns.items()}
+    return replace(checked, columns=taken, null_inputs=pc.sum(pc.invert(valid)).as_py() or 0)
 
 
 def _prepare(opened: OpenedModel, table: pa.Table) -> pa.Table:

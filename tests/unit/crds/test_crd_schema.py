@@ -173,9 +173,12 @@ def test_the_lists_that_are_merged_item_by_item() -> None:
         ".spec.pipeline[].predict.ablation.groups": ["name"],
         ".spec.pipeline[].predict.models": ["name"],
         ".spec.pipeline[].predict.models[].outputs": ["name"],
+        ".spec.inferenceWorkers": ["name"],
         ".spec.autoscaling.scaleUp.policies": ["type", "periodSeconds"],
         ".spec.autoscaling.scaleDown.policies": ["type", "periodSeconds"],
         ".status.conditions": ["type"],
+        ".status.inferenceWorkers": ["name"],
+        ".status.usage.accounted.groups": ["name"],
         ".status.scaling.decisions[].inputs": ["name"],
     }
 

@@ -183,7 +183,8 @@ def test_one_disruption_budget_covers_a_list_of_groups() -> None:
     [expression] = last["spec"]["selector"]["matchExpressions"]
     assert expression["values"] == [LARGE, SMALL]
     names = [name for kind, name in OWNER.list_guards(WITH_TOYS) if kind == "PodDisruptionBudget"]
-    assert names == [budget["metadata"]["name"] for budget in budgets]
+    # The names of all rows, since groups may have had budgets before an edit.
+    assert {budget["metadata"]["name"] for budget in budgets} <= set(names)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ ONLY_MODELS_SEE = {
     ),
     "most of a pod template": Difference(
         reason="a template is Kubernetes' own, of any version: the operator judges it by a dry run",
-        problem=r"^spec\.(head|trainers|dataWorkers)\.template\b",
+        problem=r"^spec\.(head|trainers|dataWorkers|inferenceWorkers\[\d+\])\.template\b",
         example=DATASET
         | {"head": {"template": {"spec": {"volumes": [{"hostPath": {"path": "/"}}]}}}},
     ),
@@ -71,6 +71,12 @@ ONLY_MODELS_SEE = {
         reason="comparing every new name with every other is over the CEL budget",
         problem=r"\.rename\.columns: .*\btwo columns\b",
         example=DATASET | {"pipeline": [{"rename": {"columns": TWO_TO_ONE}}]},
+    ),
+    "a group of inference workers that is missing or unused": Difference(
+        reason="comparing every model of every step with every group is over the CEL budget",
+        problem=r"^spec\.(pipeline\[\d+\]\.predict\.models\[\d+\]\.workerGroup: must be the name"
+        r"|inferenceWorkers\[\d+\]\.name: must be the workerGroup)",
+        example=DATASET | {"inferenceWorkers": [{"name": "large"}]},
     ),
     "one output of two models": Difference(
         reason="comparing every output with those of all models is over the CEL budget",

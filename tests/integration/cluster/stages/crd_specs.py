@@ -70,6 +70,7 @@ BY_PATTERN: Mapping[str, Sequence[str]] = {
     experiment_status.MODEL_NAME_PATTERN: ["step-0000000021", "ranker.onnx", "20260101T000000Z-0"],
     experiment_status.DECIMAL_PATTERN: ["0.25", "-1", "1.5e-3"],
     dataset.REF_PATTERN: ["week-1", "größe/x", "x" * 256],
+    cluster.GROUP_NAME_PATTERN: ["a", "large", "a-1", "x" * 24],
     cluster.IMAGE_PATTERN: ["registry:5000/a/b:1.0", "a@sha256:0"],
 }
 PERCENTS = [1, 50, "0.5", "12.250000", "50.0", "0.000001", "09.5"]
@@ -301,7 +302,8 @@ def _repair_evaluation(given: Document) -> None:
 
 
 def _repair_workers(given: Document) -> None:
-    least, most = given.get("minReplicas", 1), given.get("maxReplicas", 50)
+    most = given.get("maxReplicas", 1 if "name" in given else 50)  # a list's groups have names
+    least = given.get("minReplicas", 1)
     if least > most:
         given |= {"minReplicas": most, "maxReplicas": least}
 
@@ -377,8 +379,25 @@ def _repair_spec(given: Document) -> None:
     known = {catalog["name"] for catalog in given.get("catalogs", [])}
     if missing := sorted(used - known):
         given["catalogs"] = given.get("catalogs", []) + [{"name": name} for name in missing]
+    _repair_worker_groups(given)
     if "requestKey" not in given["dataset"]:
         given.get("training", {}).get("shuffle", {}).pop("unit", None)
+
+
+def _repair_worker_groups(given: Document) -> None:
+    models = [
+        model
+        for step in given.get("pipeline", [])
+        for model in step.get("predict", {}).get("models", [])
+    ]
+    groups = given.get("inferenceWorkers", [])[: len(models)]
+    given.pop("inferenceWorkers", None)
+    for model in models:
+        model.pop("workerGroup", None)
+    for model, group in zip(models, groups, strict=False):
+        model["workerGroup"] = group["name"]
+    if groups:
+        given["inferenceWorkers"] = groups
 
 
 def _repair_status(given: Document) -> None:
@@ -412,6 +431,7 @@ REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {
     training.Training: _repair_training,
     training.Evaluation: _repair_evaluation,
     cluster.DataWorkers: _repair_workers,
+    cluster.InferenceWorkers: _repair_workers,
     cluster.ScalingRules: _repair_policies,
     cluster.Resources: _repair_resources,
     cluster.EnvVar: _repair_env,

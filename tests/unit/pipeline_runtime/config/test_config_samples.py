@@ -1,4 +1,4 @@
-"""The samples and the guides' manifests are valid; the cluster sample says every field."""
+"""The samples and the guides' manifests are valid; the cluster samples say every field."""
 
 import re
 from pathlib import Path
@@ -12,6 +12,7 @@ from pipeline_runtime.config.texts.yaml_documents import format_path
 
 ROOT = Path(__file__).parents[4]
 SAMPLE = ROOT / "deploy" / "samples" / "cluster.yaml"
+SCORING = ROOT / "deploy" / "samples" / "scoring-cluster.yaml"
 GUIDE = ROOT / "docs" / "manifest.md"
 CLUSTER_GUIDE = ROOT / "docs" / "kubernetes.md"
 DATA_SIDE = ("catalogs", "dataset", "pipeline", "pipelineOptions", "training", "output")
@@ -44,9 +45,9 @@ def test_the_manifests_of_a_guide_are_valid(guide: Path, tmp_path: Path) -> None
         assert not loaded.warnings
 
 
-def test_the_cluster_sample_says_every_cluster_side_field() -> None:
-    (loaded,) = load_manifests(SAMPLE)
-    said = paths_in(loaded.document)
+def test_the_cluster_samples_say_every_cluster_side_field() -> None:
+    found = [load_manifests(sample) for sample in (SAMPLE, SCORING)]
+    said = set().union(*(paths_in(loaded.document) for (loaded,) in found))
     wanted = {
         format_path(path)
         for path, _ in walk_fields(DatasetExperiment)

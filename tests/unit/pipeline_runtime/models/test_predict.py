@@ -340,7 +340,9 @@ def test_batches_without_memory_are_halved() -> None:
 
 def test_a_row_without_memory_is_an_error() -> None:
     step = bind_function(TEN.schema, "tiny memory")
-    with pytest.raises(StepError, match=r"one row \(none left\); give data workers more"):
+    with pytest.raises(
+        StepError, match=r"one row \(none left\); give the workers that call it more"
+    ):
         step(TEN)
 
 

@@ -1,0 +1,178 @@
+"""Models on inference workers: equal to fused ones to the last bit, whatever is killed or hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+from run_support import Project
+from warm_lastmile import Ended, Lastmile
+
+ROWS = 4000
+# Inference workers are told from data workers and drivers by the name of their actor's class.
+MODELS = """
+import os, pathlib, signal, time
+import ray, torch
+
+class Model(torch.nn.Module):
+    def __init__(self, size, folder=None, fault=None, times=1):
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.last = torch.nn.Linear(2, size), torch.nn.Linear(size, 3)
+        self.folder, self.fault, self.times = folder and pathlib.Path(folder), fault, times
+
+    def forward(self, batch):
+        x = torch.stack([batch["x"], batch["id"] / 4000], 1)
+        if self.fault and batch["id"].max() > 2000 and self.is_in_turn():
+            getattr(self, self.fault)()
+        scores = self.last(torch.relu(self.first(x)))
+        return {"score": scores[:, 0], "vector": scores}
+
+    def is_in_turn(self):
+        for number in range(self.times):
+            try:
+                (self.folder / f"fault-{number}").touch(exist_ok=False)
+                return True
+            except FileExistsError:
+                pass
+        return False
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def hang(self):
+        time.sleep(1000)
+
+    def complain(self):
+        raise ValueError("these rows do not please")
+
+def load(size=32, **options):
+    return Model(size, **options).double().float()
+"""
+
+
+def build_table() -> pa.Table:
+    rng = np.random.default_rng(2)
+    return pa.table(
+        {
+            "id": np.arange(ROWS),
+            "x": rng.standard_normal(ROWS).astype(np.float32),
+            "big": pa.array([None if i % 3 else 2**53 + i for i in range(ROWS)], pa.int64()),
+            "tags": pa.array([None if i % 7 == 0 else ["a"] * (i % 4) for i in range(ROWS)]),
+        }
+    )
+
+
+def write(run: Project, group: dict[str, Any] | None, **options: Any) -> None:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(build_table(), run.folder / "in.parquet", row_group_size=100)
+    served: dict[str, Any] = {
+        "name": "served",
+        "function": "served_models:load",
+        "options": options,
+        "inputs": ["id", "x"],
+        "outputs": [
+            {"name": "score", "type": "float32"},
+            {"name": "vector", "type": "fixed_size_list<float32>[3]"},
+        ],
+    }
+    spec: dict[str, Any] = {
+        "code": {"workingDir": str(run.folder)},
+        "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
+        "pipelineOptions": {"rowsPerBlock": 100},
+        "pipeline": [
+            {"filter": {"where": "id % 3 != 0"}},
+            {"predict": {"models": [served], "batchSize": 16}},
+        ],
+        "output": {"mode": "Overwrite", "parquet": {"uri": "out/"}},
+    }
+    if group is not None:
+        served["workerGroup"] = "large"
+        spec["inferenceWorkers"] = [{"name": "large", "maxReplicas": 2, **group}]
+    run.write(spec, {"served_models": MODELS})
+
+
+def score(run: Project, lastmile: Lastmile, address: str = "auto") -> Ended:
+    return lastmile.run(*run.args("--address", address))
+
+
+def read(run: Project) -> pa.Table:
+    return pads.dataset(run.folder / "out").to_table().sort_by("id")
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory, warm_lastmile: Lastmile) -> Project:
+    """Return a run that calls the same model in its data workers, on this machine."""
+    folder = tmp_path_factory.mktemp("fused")
+    run = Project(folder=folder, root=str(folder), name="fused")
+    write(run, None)
+    ended = score(run, warm_lastmile, "local")
+    assert ended.code == 0, str(ended)
+    return run
+
+
+def check_equal(run: Project, fused: Project) -> None:
+    table = read(run)
+    assert table.equals(read(fused))
+    assert table["id"].to_pylist() == [i for i in range(ROWS) if i % 3]
+    assert run.summary.checksum == fused.summary.checksum
+
+
+def list_faults(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("fault-*"))
+
+
+def test_inference_workers_score_as_data_workers(
+    project: Callable[..., Project], on_cluster: Lastmile, fused: Project
+) -> None:
+    run = project()
+    write(run, {})
+    ended = score(run, on_cluster)
+    assert ended.code == 0, str(ended)
+    check_equal(run, fused)
+    assert "inference workers large: 2 processes" in (run.output / "run.log").read_text()
+
+
+@pytest.mark.parametrize("fault", ["die", pytest.param("hang", marks=pytest.mark.slow)])
+def test_a_lost_inference_worker_costs_no_row(
+    fault: str, project: Callable[..., Project], on_cluster: Lastmile, fused: Project
+) -> None:
+    run = project()
+    write(run, {"progressDeadlineSeconds": 3}, folder=str(run.folder), fault=fault)
+    ended = score(run, on_cluster)
+    assert ended.code == 0, str(ended)
+    assert list_faults(run.folder) == ["fault-0"]
+    check_equal(run, fused)
+
+
+@pytest.mark.slow
+def test_rows_that_kill_inference_workers_fail_the_run(
+    project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    write(run, {}, folder=str(run.folder), fault="die", times=100)
+    ended = score(run, on_cluster)
+    assert ended.code != 0
+    assert "inference workers of 'large' died" in str(ended)
+    assert "spec.pipeline[1]" in str(ended)
+    assert not (run.folder / "out").exists()
+
+
+@pytest.mark.slow
+def test_errors_read_the_same_on_inference_workers(
+    project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    for name, group in (("here", None), ("there", {})):
+        run = project(name)
+        write(run, group, folder=str(run.folder), fault="complain", times=100)
+        ended = score(run, on_cluster, "auto" if group is not None else "local")
+        assert ended.code != 0
+        assert "spec.pipeline[1] (predict" in ended.stdout
+        reason = "predict.models[0]: the model raised ValueError: these rows do not please"
+        assert f": {reason}" in ended.stdout
