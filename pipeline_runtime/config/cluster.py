@@ -38,8 +38,9 @@ MAX_GPUS_PER_POD = 16  # the largest hosts on sale (p2.16xlarge, HGX pairs) have
 HEADROOM = 0.075
 # CPUs of a data worker whose manifest sets none, in the cluster and in plans for it.
 DEFAULT_DATA_WORKER_CPUS = 4
-# Inference workers score rows for many more data workers.
-MAX_INFERENCE_GROUPS = 8
+# Inference workers score rows for many more data workers. The rules about the resources of more
+# groups would exceed the cost budget of CEL.
+MAX_INFERENCE_GROUPS = 4
 MAX_INFERENCE_WORKERS = 512
 DEFAULT_INFERENCE_WORKER_CPUS = 4
 # Ray's resource of the nodes of a group is this and the group's name: one per process there.

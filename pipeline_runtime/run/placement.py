@@ -18,6 +18,7 @@ import ray
 SUBCLUSTER_LABEL = "ray-subcluster"
 DATA_SUBCLUSTER = "data"
 TRAINING_SUBCLUSTER = "training"
+INFERENCE_SUBCLUSTER = "inference"
 ROLE_VARIABLE = "LASTMILE_ROLE"  # set in the operator's pods
 JOIN_SECONDS = 60.0
 
@@ -51,7 +52,7 @@ def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
         alive = [node for node in nodes if node["Alive"]]
         labels = [node.get("Labels", {}) for node in alive]
         data, training = _select(labels, DATA_SUBCLUSTER), _select(labels, TRAINING_SUBCLUSTER)
-        gpus = sum(node["Resources"].get("GPU", 0) for node in alive)
+        gpus = sum(node["Resources"].get("GPU", 0) for node in alive if not _is_inference(node))
         takes_gpus = wants_gpus and gpus >= world_size
         has_gpus = takes_gpus or not wants_gpus or gpus == 0  # none: the operator's setting
         is_whole = data and (training or not world_size) and has_gpus
@@ -64,6 +65,12 @@ def find_placement(world_size: int, *, wants_gpus: bool) -> Placement:
         takes_gpus=takes_gpus,
         has_cuda=takes_gpus and _finds_cuda(training),
     )
+
+
+def _is_inference(node: Mapping[str, Any]) -> bool:
+    """Return whether a node has inference workers alone, whose GPUs no trainer gets."""
+    labels: Mapping[str, str] = node.get("Labels", {})
+    return labels.get(SUBCLUSTER_LABEL) == INFERENCE_SUBCLUSTER
 
 
 def is_in_pod() -> bool:
