@@ -4,7 +4,8 @@ A checkpoint carries the hash and the hashed part of the spec, the run config. O
 resumes from it. The run config has the data side, the code and the image as the spec names them.
 Left out is what changes how a run is carried out and not what it trains on:
 
-- the cluster side (trainers, dataWorkers, head, autoscaling, env, storage, deadlines, suspend):
+- the cluster side (trainers, dataWorkers, inferenceWorkers, head, autoscaling, env, storage,
+  deadlines, suspend):
   a run may move, grow and wait; the checkpoint has the number of ranks, to which `preserveOrder`
   holds it;
 - catalogs that no table uses, and the Secrets of the others;

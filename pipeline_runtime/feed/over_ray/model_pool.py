@@ -47,11 +47,13 @@ _MAX_START_SECONDS = 1800.0
 # A call that answers at once, but for a process that is blocked.
 _ANSWER_SECONDS = 5.0
 # The pool looks at the nodes of the cluster this often, however many data workers ask.
-_NODES_SECONDS = 1.0
+_NODES_SECONDS = 0.5
 _MAX_FAILED_STARTS = 5
 _MAX_POOL_RESTARTS = 10
 
 Models = Mapping[str, ServedModel]
+# Ray's resources of each node, by the node's id.
+Nodes = Mapping[str, Mapping[str, float]]
 
 
 class ModelServer:
@@ -145,40 +147,36 @@ class Places:
         """Ray's resource of the nodes of the group."""
         return f"{INFERENCE_RESOURCE}{self.group}"
 
-    def count(self) -> dict[str, int]:
-        """Return the number of inference workers per node."""
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        alive = {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
-        room = {node: int(has.get(self.resource, 0)) for node, has in alive.items()}
+    def count(self, nodes: Nodes) -> dict[str, int]:
+        """Return the number of inference workers on each node that has some."""
+        room = {node: int(has.get(self.resource, 0)) for node, has in nodes.items()}
         if self.is_cluster or any(room.values()):
             return {node: number for node, number in room.items() if number}
-        left = {node: int(has.get("CPU", 0)) // self.cpus for node, has in alive.items()}
-        if self.takes_gpus(alive):
-            gpus = {node: int(has.get("GPU", 0)) // self.gpus for node, has in alive.items()}
-            left = {node: min(number, gpus[node]) for node, number in left.items()}
-        total = max(1, min(self.most, sum(left.values())))
-        for _ in range(total):
+        left = {node: int(has.get("CPU", 0)) // self.cpus for node, has in nodes.items()}
+        gpus = {node: int(has.get("GPU", 0)) // max(1, self.gpus) for node, has in nodes.items()}
+        if self.gpus and any(gpus.values()):
+            left = {node: min(left[node], gpus[node]) for node in nodes if gpus[node]}
+        for _ in range(max(1, min(self.most, sum(left.values())))):
             node = max(left, key=lambda each: (left[each], each))
             left[node] -= 1
             room[node] += 1
         return {node: number for node, number in room.items() if number}
 
-    def takes_gpus(self, nodes: Mapping[str, Mapping[str, float]]) -> bool:
-        """Return whether processes on any nodes hold GPUs: if one has enough of them."""
-        return self.gpus > 0 and any(has.get("GPU", 0) >= self.gpus for has in nodes.values())
-
-    def build_options(self, node: str) -> dict[str, Any]:
+    def build_options(self, node: str, nodes: Nodes) -> dict[str, Any]:
         """Return Ray's options of an inference worker on a node."""
-        nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
-        alive = {each["NodeID"]: each["Resources"] for each in nodes if each["Alive"]}
-        has = alive.get(node, {})
+        has = nodes.get(node, {})
         options: dict[str, Any] = {"num_cpus": 0}
         if self.resource in has:
             options["resources"] = {self.resource: 1}
-            options["num_gpus"] = min(1, has.get("GPU", 0))
-        elif self.takes_gpus(alive):
+            options["num_gpus"] = min(1, int(has.get("GPU", 0)))
+        elif self.gpus and has.get("GPU", 0) >= self.gpus:
             options["num_gpus"] = self.gpus
         return options
+
+
+def _list_nodes() -> Nodes:
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
 
 
 class ModelPool(ActorPool):
@@ -202,17 +200,17 @@ class ModelPool(ActorPool):
             lost: names of workers to replace.
         """
         is_due = time.monotonic() - self._looked >= _NODES_SECONDS
-        if self._found is None or lost or is_due or not self._found.actors:
+        if self._found is None or is_due or not self._actors.keys().isdisjoint(lost):
             self._looked = time.monotonic()
             self._found = self._find(held, lost)
         return self._failure or self._found
 
     def _room(self) -> dict[str, int]:
-        return {} if self._failure else self._places.count()
+        return {} if self._failure else self._places.count(_list_nodes())
 
     def _create(self, node: str, held: Any) -> Any:
         options = {
-            **self._places.build_options(node),
+            **self._places.build_options(node, _list_nodes()),
             "max_concurrency": _MAX_OPEN_REQUESTS,
             "concurrency_groups": {_WATCHING: 1},
             "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
@@ -463,7 +461,7 @@ def _start_pool(places: Places) -> Any:
 
 
 def _describe(places: Places) -> str:
-    number = sum(places.count().values())
+    number = sum(places.count(_list_nodes()).values())
     return (
         f"inference workers {places.group}: {number} processes on this Ray cluster (maxReplicas "
         f"{places.most}, {places.cpus} CPUs each)"

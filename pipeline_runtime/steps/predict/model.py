@@ -224,6 +224,15 @@ class PredictStep(StepModel):
         """
         return {"models": list(models), **options}
 
+    @classmethod
+    def shorten(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Leave out who calls the models, which changes no row."""
+        models = [
+            {name: value for name, value in model.items() if name != "workerGroup"}
+            for model in fields["models"]
+        ]
+        return {**fields, "models": models}
+
     def describe(self) -> str:
         text = ", ".join(f"{model.name} ({model.source})" for model in self.models)
         if self.ablation is None:

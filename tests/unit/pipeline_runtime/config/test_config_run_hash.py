@@ -170,6 +170,20 @@ def test_spellings_of_one_meaning_have_one_run_config(step: str, spellings: list
     assert others == [first] * len(others)
 
 
+def test_inference_workers_are_no_part_of_the_identity() -> None:
+    fused: dict[str, Any] = {
+        "name": "m",
+        "onnx": {"uri": "m.onnx"},
+        "outputs": [{"name": "y", "type": "float32"}],
+    }
+    hashes = set()
+    for model, groups in ((fused, []), (fused | {"workerGroup": "large"}, [{"name": "large"}])):
+        spec = {"pipeline": [{"predict": {"models": [model]}}], "inferenceWorkers": groups}
+        document = {**DOCUMENT, "spec": {**DOCUMENT["spec"], **spec}}
+        hashes.add(run_hash(parse_experiment(document)))
+    assert len(hashes) == 1
+
+
 ICEBERG: dict[str, Any] = {
     "catalogs": [
         {"name": "main", "uri": "https://catalog", "secretRef": {"name": "keys"}},
