@@ -106,4 +106,4 @@ def test_bytes_are_refused(kind: pa.DataType) -> None:
 
 def test_an_unknown_column_is_refused() -> None:
     with pytest.raises(ManifestError, match=r"did you mean 'title'\?"):
-        render("{titel}", title=["x"])
+        render("{title1}", title=["x"])
