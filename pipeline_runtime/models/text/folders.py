@@ -83,15 +83,20 @@ class ModelFiles:
 
     def _copy(self, folder: Path) -> None:
         """Copy the files: all of them, or none, whatever other processes do at the same time."""
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".copy-") as temporary:
-            whole = Path(temporary, "model")
-            self._check(hash_files(self.places, whole))
-            try:
-                os.rename(whole, folder)
-            except OSError:  # another process was faster
-                if not folder.is_dir():
-                    raise
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".copy-") as temporary:
+                whole = Path(temporary, "model")
+                self._check(hash_files(self.places, whole))
+                if not folder.is_dir():  # else another process was faster
+                    os.rename(whole, folder)
+        except OSError as error:
+            if folder.is_dir():
+                return
+            raise StepError(
+                f"{self.place.uri}: cannot copy the model to {folder.parent}: {error}; make room "
+                "there, or name another folder by XDG_CACHE_HOME"
+            ) from error
 
     @property
     def places(self) -> Mapping[str, Location]:
@@ -172,8 +177,8 @@ def hash_files(places: Mapping[str, Location], copy_to: Path | None = None) -> s
     for name, place in sorted(places.items()):
         digest = hashlib.sha256()
         copy = _create(copy_to / name) if copy_to is not None else nullcontext()
-        with copy as file, asking(place.uri, _READING), open_stream(place) as stream:
-            while part := stream.read(_PART_BYTES):
+        with copy as file:
+            for part in _read_parts(place):
                 digest.update(part)
                 if file is not None:
                     file.write(part)
@@ -181,6 +186,12 @@ def hash_files(places: Mapping[str, Location], copy_to: Path | None = None) -> s
     if len(digests) == 1:
         return next(iter(digests.values()))
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+
+
+def _read_parts(place: Location) -> Iterator[bytes]:
+    with asking(place.uri, _READING), open_stream(place) as stream:
+        while part := stream.read(_PART_BYTES):
+            yield part
 
 
 def _create(path: Path) -> BinaryIO:

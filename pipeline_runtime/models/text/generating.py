@@ -39,6 +39,8 @@ _RESERVED = {
     **dict.fromkeys(("model", "tokenizer", "gguf_file", "pretrained_model_name_or_path"), "source"),
     **dict.fromkeys(("n", "num_return_sequences", "return_dict_in_generate"), "nothing"),
 }
+_DRAWING = ("top_k", "top_p", "min_p")
+_SEARCHING = ("num_beams", "penalty_alpha", "assistant_model")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ def open_generator(step: GenerateStep, opening: Opening) -> LanguageModel:
             f"must come with the package {package}, which is not installed here, but is "
             f"{step.engine}; {_ADVICE[step.engine]} (docs/images.md)",
         )
-    check_arguments(step.engine_args or {}, checks)
+    check_arguments(step.engine_args or {}, step.temperature, checks)
     files = None
     with checks.at("source"):
         files = open_files(step.source, opening, needs="config.json", suffixes=(".gguf",))
@@ -117,9 +119,26 @@ def open_generator(step: GenerateStep, opening: Opening) -> LanguageModel:
     return LanguageModel(files=files, options=options)
 
 
-def check_arguments(arguments: Mapping[str, JsonValue], checks: Checks) -> None:
-    """Add a broken rule for each argument of the engine that the step sets itself."""
+def check_arguments(
+    arguments: Mapping[str, JsonValue], temperature: int | str, checks: Checks
+) -> None:
+    """Add a broken rule for each argument of the engine that the step sets itself.
+
+    So it does for one that has no effect at this temperature.
+    """
     for name in arguments:
+        if name in _DRAWING and temperature == 0:
+            checks.add(
+                f"engineArgs.{name}",
+                "must come with a temperature above 0, since it chooses among tokens to draw; set "
+                "one, or remove it",
+            )
+        if name in _SEARCHING and temperature != 0:
+            checks.add(
+                f"engineArgs.{name}",
+                "must come with temperature 0, since it searches for likely texts; set that, or "
+                "remove it",
+            )
         if field := _RESERVED.get(name):
             advice = f"set {field} instead" if field != "nothing" else "remove it"
             checks.add(f"engineArgs.{name}", f"must not be set, since the step sets it; {advice}")

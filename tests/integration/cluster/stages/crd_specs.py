@@ -361,9 +361,13 @@ def _repair_spec(given: Document) -> None:
     if kept:
         given["dataset"].setdefault("rowKey", ["user_id"])
     if "output" not in given:
+        steps_[:] = [step for step in steps_ if "generate" not in step]
         for step in steps_:
             step.get("predict", {}).pop("ablation", None)
-    elif any("measure" in step or "ablation" in step.get("predict", {}) for step in steps_):
+    elif any(
+        step.keys() & {"generate", "measure"} or "ablation" in step.get("predict", {})
+        for step in steps_
+    ):
         given["output"].pop("mode", None)
     for index, step in enumerate(steps_):
         if "name" in step:
@@ -421,6 +425,8 @@ def _repair_model(given: Document) -> None:
 def _repair_output(given: Document) -> None:
     if given.get("layout") == "KeyAndScore":
         given.pop("columns", None)
+    if given.get("mode") == "OverwritePartitions" and "iceberg" not in given:
+        del given["mode"]
 
 
 REPAIRS: Mapping[type[SpecModel], Callable[[Document], None]] = {

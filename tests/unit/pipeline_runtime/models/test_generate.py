@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +12,19 @@ import pyarrow as pa
 import pytest
 import tiny_models
 import torch
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from transformers import LlamaForCausalLM
 
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ManifestError, OutputError, StepError
 from pipeline_runtime.models.text import open_generator
 from pipeline_runtime.models.text.encoding import build_encoder
+from pipeline_runtime.models.text.folders import open_files
 from pipeline_runtime.models.text.generating import GeneratorOptions
 from pipeline_runtime.models.text.testing import EchoGenerator
 from pipeline_runtime.models.text.transformers_engine import RowDraws
 from pipeline_runtime.models.text.vllm_engine import VllmGenerator
-from pipeline_runtime.sources import Opening
+from pipeline_runtime.sources import Location, Opening
 from pipeline_runtime.steps import engines
 from pipeline_runtime.steps.base import BindContext
 from pipeline_runtime.steps.binding import bind_step
@@ -304,6 +306,11 @@ def test_a_changed_model_is_refused(root: Path, tmp_path: Path) -> None:
             r"generate\.engineArgs\.seed: must not be set.*set seed instead",
         ),
         ({"engineArgs": {"num_return_sequences": 2}}, r"engineArgs\.num_return_sequences"),
+        ({"engineArgs": {"top_p": 0.5}}, r"engineArgs\.top_p: must come with a temperature above"),
+        (
+            {"engineArgs": {"num_beams": 2}, "temperature": 1},
+            r"engineArgs\.num_beams: must come with temperature 0",
+        ),
         (
             {"engine": "VLLM"},
             r"generate\.engine: must come with the package vllm.*image lastmile-llm",
@@ -409,3 +416,38 @@ def test_vllm_gets_the_tokens_of_good_prompts_and_a_seed_per_row() -> None:
 def test_vllm_has_no_seed_without_draws() -> None:
     table = pa.table({engines.KEY: pa.array([1], pa.uint64()), engines.PROMPT: ["red"]})
     assert "seed=None" in build_vllm(0.0)(table)[engines.TEXT][0]
+
+
+def test_a_model_in_a_store_is_copied_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    local = open_files("llama", Opening(storage_root=str(root)), needs="config.json", suffixes=())
+    store = SubTreeFileSystem(str(root), LocalFileSystem())
+    place = Location(uri="store://llama", filesystem=store, path="llama")
+    remote = replace(local, place=place)
+    with remote.fetch_settings() as folder:
+        assert not (folder / "model.safetensors").exists()
+        assert (folder / "tokenizer.json").exists()
+    copy = remote.fetch()
+    assert copy == tmp_path / "lastmile" / "models" / local.sha256
+    assert {path.name for path in copy.iterdir()} == {*local.names}
+    assert (copy / "model.safetensors").read_bytes() == (
+        root / "llama" / "model.safetensors"
+    ).read_bytes()
+    (copy / "marker").touch()
+    assert (remote.fetch() / "marker").exists()
+    with pytest.raises(StepError, match="as when the run began"):
+        replace(remote, sha256="0" * 64).fetch()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StepError, match=r"cannot copy the model to .* XDG_CACHE_HOME"):
+        remote.fetch()
+
+
+def test_a_hubs_cache_is_a_folder_of_links(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "llama").mkdir()
+    for path in (root / "llama").iterdir():
+        (tmp_path / "llama" / path.name).symlink_to(path)
+    table = build_rows("hat")
+    assert bind(table, tmp_path)(table)["y"] == bind(table, root)(table)["y"]
