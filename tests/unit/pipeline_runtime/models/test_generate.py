@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import pickle
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -101,7 +102,8 @@ def test_answers_are_those_of_the_model_alone(root: Path) -> None:
 def test_a_prompt_beyond_the_context_is_an_error_row(root: Path) -> None:
     table = build_rows("hat", TOO_LONG, "red")
     bound = bind(table, root)
-    result, observed = bound.observe(table)
+    # As a worker gets it.
+    result, observed = pickle.loads(pickle.dumps(bound)).observe(table)
     assert result["y"].is_valid().to_pylist() == [True, False, True]
     reason = result["error"][1].as_py()
     assert reason.startswith("the prompt does not fit into the model's context: it has 128 tokens")

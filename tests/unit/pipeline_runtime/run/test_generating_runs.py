@@ -35,7 +35,13 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(
-    root: Path, name: str, *, resume: bool = False, output: Mapping[str, Any] = {}, **fields: Any
+    root: Path,
+    name: str,
+    *,
+    resume: bool = False,
+    output: Mapping[str, Any] = {},
+    dataset: Mapping[str, Any] = {},
+    **fields: Any,
 ) -> Finished:
     step = {
         "engine": "Transformers",
@@ -52,7 +58,7 @@ def run(
         "kind": "DatasetExperiment",
         "metadata": {"name": name},
         "spec": {
-            "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"]},
+            "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"], **dataset},
             "pipelineOptions": {"rowsPerBlock": 20},
             "pipeline": [{"generate": step}],
             "output": {"parquet": {"uri": f"{name}/"}, **output},
@@ -180,3 +186,19 @@ def test_the_sample_keeps_texts_by_their_ids(root: Path) -> None:
     assert found.schema.names == ["request_id", "user_id", "user_country", "gift", "gift_error"]
     assert 0 < found.num_rows < 100
     assert found["gift"].null_count == 0
+
+
+def test_columns_that_a_request_shares_give_each_row_a_text(root: Path) -> None:
+    table = pq.read_table(root / "in.parquet").set_column(
+        1, "title", pa.array([f"hat {number // 4}" for number in range(ROWS)])
+    )
+    request = pa.array(np.arange(ROWS) // 4)
+    pq.write_table(table.append_column("request", request), root / "in.parquet", row_group_size=20)
+    shared = {"requestKey": "request", "requestColumns": ["title", "carried"]}
+    for name, dataset in (("flat", {}), ("shared", shared)):
+        finished = run(root, name, dataset=dataset, temperature=1)
+        assert finished.outcome.kind == "Complete", finished.outcome.error
+        assert measure(finished)["errorRows"] == 0
+    assert read(root, "shared").equals(read(root, "flat"))
+    tags = read(root, "flat")["tag"].to_pylist()
+    assert len({*tags[:4]}) > 1  # each row draws for itself
