@@ -85,7 +85,7 @@ class GenerateStep(StepModel):
     names, or else of loading (`from_pretrained`, `LLM`); no credentials."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
-        if self.error_column == self.outputs[0].name:
+        if any(output.name == self.error_column for output in self.outputs):
             yield "errorColumn", "must be another column than the one in outputs; rename it"
         yield from check_options("engineArgs", self.engine_args or {})
 
