@@ -106,7 +106,7 @@ def check(source: str) -> dict[str, Any]:
     table, found = build_rows(), dict[str, Any]()
     bound = bind(table, source, engine="VLLM", engineArgs=ARGUMENTS)
     bound.opened.load()
-    result, observed = bound.run_observed(table)
+    result, observed = bound.observe(table)
     tally = bound.load(observed)
     good = result["tag"].is_valid().to_pylist()
     found["error rows are the two bad ones"] = [i for i in range(ROWS) if not good[i]] == [10, 20]
