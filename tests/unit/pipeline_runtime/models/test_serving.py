@@ -177,7 +177,12 @@ def build_step(batch_size: int, *, fills: bool) -> Predict:
     model = Doubler()
     model.is_open.set()
     bound = BoundModel(
-        opened=Opened(scorer=model), types=TYPES, fills=fills, path="models[0]", group="large"
+        name="m",
+        opened=Opened(scorer=model),
+        types=TYPES,
+        fills=fills,
+        path="models[0]",
+        group="large",
     )
     schema = pa.schema([("x", pa.float64()), ("kept", pa.int64()), *TYPES.items()])
     return Predict(models=(bound,), batch_size=batch_size, output_schema=schema)
