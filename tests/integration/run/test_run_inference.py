@@ -144,7 +144,9 @@ def test_a_lost_inference_worker_costs_no_row(
     fault: str, project: Callable[..., Project], on_cluster: Lastmile, fused: Project
 ) -> None:
     run = project()
-    write(run, {"progressDeadlineSeconds": 3}, folder=str(run.folder), fault=fault)
+    # Much longer than a batch takes on a busy machine.
+    group = {"progressDeadlineSeconds": 10} if fault == "hang" else {}
+    write(run, group, folder=str(run.folder), fault=fault)
     ended = score(run, on_cluster)
     assert ended.code == 0, str(ended)
     assert list_faults(run.folder) == ["fault-0"]
