@@ -27,7 +27,7 @@ class PromptTemplate:
 
     @classmethod
     def bind(cls, text: str, schema: pa.Schema) -> Self:
-        """Return the template. Raises a broken rule for an unknown column, or one of bytes."""
+        """Return the template. Raises a broken rule for a column that is unknown, or without text."""
         parts = parse_template(text)
         for part in parts:
             if part.is_column:
@@ -60,13 +60,28 @@ class PromptTemplate:
 
 
 def _check_text(field: pa.Field) -> None:
-    kind = decoded_type(field.type)
-    has_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-    if has_bytes or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind):
+    if not _has_text(field.type):
         raise broken(
             f"must have columns with a text, but {field.name!r} has {field.type}; cast it to a "
             "string in a step before"
         )
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be written: neither bytes nor calendar intervals."""
+    kind = decoded_type(kind)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_text(kind.storage_type)
+    if pa.types.is_nested(kind):
+        return all(_has_text(kind.field(index).type) for index in range(kind.num_fields))
+    without = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+        pa.types.is_binary_view,
+        pa.types.is_interval,
+    )
+    return not any(test(kind) for test in without)
 
 
 def to_text(column: pa.ChunkedArray) -> pa.Array:

@@ -98,10 +98,24 @@ def test_no_rows_have_no_prompts() -> None:
     assert render("{a}", a=pa.chunked_array([], pa.string())) == []
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(2)])
-def test_bytes_are_refused(kind: pa.DataType) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary(2),
+        pa.dictionary(pa.int32(), pa.binary()),
+        pa.list_(pa.binary()),
+        pa.struct({"b": pa.list_view(pa.binary_view())}),
+        pa.map_(pa.string(), pa.binary()),
+        pa.uuid(),
+        pa.month_day_nano_interval(),
+    ],
+    ids=str,
+)
+def test_values_without_a_text_are_refused(kind: pa.DataType) -> None:
     with pytest.raises(ManifestError, match="must have columns with a text, but 'a' has"):
-        render("{a}", a=pa.array([b"xy"], kind))
+        render("{a}", a=pa.nulls(1, kind))
 
 
 def test_an_unknown_column_is_refused() -> None:
