@@ -199,7 +199,11 @@ class Pipeline(StepMethods):
         Raises ManifestError or SourceError.
         """
         looked = replace(self, steps=tuple(_drop_measures(self.steps)))
-        return build_plan(looked.experiment(_LOOK, shuffle={"unit": "None"}), storage_root)
+        if not any("generate" in step for step in looked.steps):
+            return build_plan(looked.experiment(_LOOK, shuffle={"unit": "None"}), storage_root)
+        document = looked.document(_LOOK)  # texts come with a table alone
+        document["spec"]["output"] = {"parquet": {"uri": f"{_LOOK}/"}}
+        return build_plan(parse_experiment(document), storage_root)
 
     def explain(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> str:
         """The plan as text, as `lastmile explain` prints it."""
@@ -207,11 +211,11 @@ class Pipeline(StepMethods):
 
     def tables(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> Iterator[pa.Table]:
         """The resulting rows in the table's order, in this process, without Ray."""
-        yield from iter_tables(self.plan(storage_root).training)
+        yield from iter_tables(self.plan(storage_root).main)
 
     def head(self, num_rows: int = 10, storage_root: str = DEFAULT_STORAGE_ROOT) -> pa.Table:
         """The first resulting rows; reads no more than it needs."""
-        stream = self.plan(storage_root).training
+        stream = self.plan(storage_root).main
         found = stream.output_schema.empty_table()
         for table in iter_tables(stream):
             found = pa.concat_tables([found, table.slice(0, num_rows - found.num_rows)])
@@ -221,7 +225,7 @@ class Pipeline(StepMethods):
 
     def to_table(self, storage_root: str = DEFAULT_STORAGE_ROOT) -> pa.Table:
         """All resulting rows in memory; for tables that fit."""
-        stream = self.plan(storage_root).training
+        stream = self.plan(storage_root).main
         return pa.concat_tables([stream.output_schema.empty_table(), *iter_tables(stream)])
 
     def loader(

@@ -136,6 +136,21 @@ def test_too_many_errors_fail_the_run_until_they_are_allowed(root: Path) -> None
     assert read(root, "errors").num_rows == ROWS
 
 
+def test_a_pipeline_with_texts_can_be_looked_at(root: Path) -> None:
+    pipeline = Pipeline.read_parquet("in.parquet", row_key="id").generate(
+        tag="string",
+        engine="Transformers",
+        source="llama",
+        prompt="Tag: {title}",
+        max_tokens=3,
+        max_error_percent=1,
+    )
+    rows = pipeline.measure({"name": "all", "mean": {"column": "id"}}).head(2, str(root))
+    assert rows["id"].to_pylist() == [0, 1]
+    assert rows["tag"].null_count == 0
+    assert "generate tag (llama)" in pipeline.explain(str(root))
+
+
 def test_key_and_score_has_text_and_error(root: Path) -> None:
     finished = run(root, "keyed", output={"layout": "KeyAndScore"})
     assert finished.outcome.kind == "Complete", finished.outcome.error
