@@ -13,6 +13,7 @@ from pipeline_runtime.errors import OutputError, StepError
 from pipeline_runtime.measuring.base import Result
 from pipeline_runtime.output.records import ChunkRecord
 from pipeline_runtime.output.storage import Storage
+from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.sources.stores import asking
 from pipeline_runtime.steps.observing import ObservingStep
 
@@ -22,6 +23,15 @@ _MAX_CHUNKS = 64
 _MAX_BYTES = 32 << 20
 # Requests to a store at a time.
 _READERS = 16
+
+
+def find_observers(steps: Sequence[PlannedStep]) -> dict[str, ObservingStep]:
+    """Return the steps that observe rows, in the order of the pipeline, by their paths."""
+    return {
+        step.path.removeprefix("spec."): step.transform
+        for step in steps
+        if isinstance(step.transform, ObservingStep) and step.transform.observes
+    }
 
 
 def merge_observed(

@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import write_atomically
 from pipeline_runtime.measuring.base import Result
+from pipeline_runtime.output.observed import find_observers
 from pipeline_runtime.plan.model import PlannedStep
 from pipeline_runtime.report.files.measures_file import (
     MEASURES_FILE,
@@ -39,11 +40,7 @@ class KeptMeasures:
 
     def __init__(self, steps: Sequence[PlannedStep], run_location: Location) -> None:
         self._run_location = run_location
-        self._steps = {
-            step.path.removeprefix("spec."): step.transform
-            for step in steps
-            if isinstance(step.transform, ObservingStep) and step.transform.observes
-        }
+        self._steps = find_observers(steps)
         self._found: MeasuresFile | None = None
         self.files: tuple[str, ...] = ()
         self.warnings: tuple[str, ...] = ()

@@ -34,7 +34,8 @@ from pipeline_runtime.output.covered_table import AlreadyCovered
 from pipeline_runtime.output.iceberg import SplitByPartition
 from pipeline_runtime.output.job import Job, Progress, Stopped, Target, Writers, open_job
 from pipeline_runtime.output.names import make_token
-from pipeline_runtime.output.records import RunRecord
+from pipeline_runtime.output.observed import find_observers, merge_observed
+from pipeline_runtime.output.records import ChunkRecord, RunRecord
 from pipeline_runtime.output.spool import Spooler
 from pipeline_runtime.plan import Plan
 from pipeline_runtime.run.consumers import Reading
@@ -229,9 +230,15 @@ def write_partitions(
         ),
     )
     stream = Stream(plan=stream_plan, chunk_rows=record.chunk_rows, finish=stamp)
+    observers = find_observers(stream_plan.steps)
+
+    def check(chunks: Sequence[ChunkRecord]) -> None:
+        if observers:  # the results may fail the run, and are not kept
+            merge_observed(job.spool, chunks, observers)
+
     on_progress.begin(job)
     try:
-        job.write(lambda: open_writers(plan, stream, job), rows.groups, on_progress)
+        job.write(lambda: open_writers(plan, stream, job), rows.groups, on_progress, check)
     except AlreadyCovered:
         _log.debug("%s: another run has computed the same rows", writing.table.name)
     finally:

@@ -1,6 +1,6 @@
 """Runs that generate texts: the report's counts, error rows, and attempts that resume."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import tiny_models
 import yaml
+from pyiceberg.catalog.sql import SqlCatalog
 
 from pipeline_runtime import Pipeline
 from pipeline_runtime.config import parse_experiment
-from pipeline_runtime.errors import ManifestError
+from pipeline_runtime.errors import ManifestError, StepError
 from pipeline_runtime.report import load_summary
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.session import Finished, run_experiment
@@ -41,6 +42,8 @@ def run(
     resume: bool = False,
     output: Mapping[str, Any] = {},
     dataset: Mapping[str, Any] = {},
+    spec: Mapping[str, Any] = {},
+    then: Sequence[Mapping[str, Any]] = (),
     **fields: Any,
 ) -> Finished:
     step = {
@@ -60,8 +63,9 @@ def run(
         "spec": {
             "dataset": {"parquet": {"uri": "in.parquet"}, "rowKey": ["id"], **dataset},
             "pipelineOptions": {"rowsPerBlock": 20},
-            "pipeline": [{"generate": step}],
+            "pipeline": [{"generate": step}, *then],
             "output": {"parquet": {"uri": f"{name}/"}, **output},
+            **spec,
         },
     }
     options = RunOptions(
@@ -149,6 +153,29 @@ def test_a_pipeline_with_texts_can_be_looked_at(root: Path) -> None:
     assert rows["id"].to_pylist() == [0, 1]
     assert rows["tag"].null_count == 0
     assert "generate tag (llama)" in pipeline.explain(str(root))
+
+
+def test_too_many_errors_in_kept_rows_fail_the_run(root: Path) -> None:
+    uri, warehouse = f"sqlite:///{root}/catalog.db", f"file://{root}/lake"
+    catalog = SqlCatalog("lake", uri=uri, warehouse=warehouse)
+    catalog.create_namespace("db")
+    rows = pa.table({"id": range(10), "title": [None, *"abcdefghi"]})
+    catalog.create_table("db.titles", rows.schema).append(rows)
+    cache = {"iceberg": {"catalog": "lake", "table": "db.cache"}, "bucketBy": "id", "buckets": 2}
+    changed = {
+        "catalogs": [{"name": "lake", "type": "Sql", "uri": uri, "warehouse": warehouse}],
+        "dataset": {"iceberg": {"catalog": "lake", "table": "db.titles"}, "rowKey": ["id"]},
+    }
+
+    def keep(most: int) -> Finished:
+        then = [{"materialize": cache}]
+        return run(root, "kept", spec=changed, then=then, prompt="{title}", maxErrorPercent=most)
+
+    with pytest.raises(StepError, match="but is 9 %, and 1 of 10 rows have an error"):
+        keep(9)
+    finished = keep(10)
+    assert finished.outcome.kind == "Complete", finished.outcome.error
+    assert read(root, "kept")["tag"].null_count == 1
 
 
 def test_key_and_score_has_text_and_error(root: Path) -> None:
