@@ -6,6 +6,7 @@ tokens of the longest text, L numbers of a vector.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ from pipeline_runtime.models.scoring.onnx_files import open_session
 from pipeline_runtime.models.text.encoding import describe
 from pipeline_runtime.models.text.folders import ModelFiles, open_files
 from pipeline_runtime.sources import Opening
+from pipeline_runtime.sources.stores import read_file
 from pipeline_runtime.steps import engines
 from pipeline_runtime.steps.base import Scorer
 from pipeline_runtime.steps.checks import Checks, broken
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 _TOKENIZER, _ONNX, _CONFIG = "tokenizer.json", "model.onnx", "config.json"
+_MAX_CONFIG_BYTES = 1 << 20
 _ADVICE = "install Lastmile's extra 'llm', or run in the image lastmile-llm (docs/images.md)"
 
 
@@ -201,8 +204,27 @@ def open_embedder(step: EmbedStep, opening: Opening) -> EmbeddingModel:
     )
     with checks.at("source"):
         model.load()
+    with checks.at("maxTokens"):
+        _check_context(files, step.max_tokens)
     checks.finish()
     return model
+
+
+def _check_context(files: ModelFiles, max_tokens: int) -> None:
+    """Raise a broken rule if the model has no positions for so many tokens, as far as it says."""
+    if _CONFIG not in files.names:
+        return
+    content = read_file(files.place.join(_CONFIG), "read a model", _MAX_CONFIG_BYTES)
+    try:
+        settings = json.loads(content or b"{}")
+    except ValueError:  # with ONNX, the file is of no other use
+        return
+    context = settings.get("max_position_embeddings") if isinstance(settings, dict) else None
+    if isinstance(context, int) and 0 < context < max_tokens:
+        raise broken(
+            f"must be at most the model's context of {context:,} tokens, but is {max_tokens:,}; "
+            "lower it"
+        )
 
 
 def _load_tokenizer(path: Path, max_tokens: int) -> Tokenizer:

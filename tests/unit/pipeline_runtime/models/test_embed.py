@@ -137,7 +137,8 @@ def test_one_vector_per_text_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_transformers_gives_the_models_own_vectors(root: Path) -> None:
     table = build_rows(*TEXTS)
-    bound = bind(table, root, 8, engine="Transformers", source="bert", normalize=False)
+    fields = {"engine": "Transformers", "source": "bert", "maxTokens": tiny_models.CONTEXT}
+    bound = bind(table, root, 8, normalize=False, **fields)
     found = np.stack(bound(table)["v"].to_numpy())
     model, tokenizer = (
         BertModel.from_pretrained(root / "bert").eval(),
@@ -202,6 +203,10 @@ def test_a_vector_that_is_no_number_fails(tmp_path: Path) -> None:
         ),
         ({"source": "bert"}, r"embed\.source: .* is a folder without model\.onnx"),
         ({"source": "lookup", "engine": "Transformers"}, r"embed\.source: .* without config\.json"),
+        (
+            {"source": "bert", "engine": "Transformers"},
+            r"embed\.maxTokens: must be at most the model's context of 128 tokens, but is 256",
+        ),
         ({"tokenizer": "nowhere"}, r"embed\.tokenizer: must be a folder with tokenizer\.json"),
         (
             {"source": "lookup/model.onnx"},
