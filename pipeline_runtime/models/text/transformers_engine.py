@@ -135,11 +135,15 @@ class TransformersGenerator:
         processors = LogitsProcessorList()
         if options.temperature:
             processors.append(transformers.TemperatureLogitsWarper(options.temperature))
-            for name, warper in _WARPERS.items():
-                if (value := options.engine_args.get(name)) is not None:
-                    processors.append(warper(value))
+            processors += _build_warpers(options)
             processors.append(RowDraws(options.seed, keys))
         return processors
+
+
+def _build_warpers(options: GeneratorOptions) -> list[LogitsProcessor]:
+    """Return the sampling that the user asks for. Raises ValueError for a wrong value."""
+    given = ((warper, options.engine_args.get(name)) for name, warper in _WARPERS.items())
+    return [warper(value) for warper, value in given if value is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,7 @@ def load(
         ).eval()
         if has_gpu and "device_map" not in loading:
             model = model.to("cuda")
+        _build_warpers(options)  # else each row would be an error row
         model.generation_config = _build_config(model.generation_config, encoder, options, sampling)
     except Exception as error:  # the library has no common class of its errors
         raise StepError(
