@@ -27,7 +27,7 @@ class PromptTemplate:
 
     @classmethod
     def bind(cls, text: str, schema: pa.Schema) -> Self:
-        """Return the template. Raises a broken rule for a column that is unknown, or without text."""
+        """Return the template. Raises a broken rule for a column without one."""
         parts = parse_template(text)
         for part in parts:
             if part.is_column:
