@@ -165,7 +165,7 @@ def test_engine_arguments_reach_loading_and_generation(root: Path) -> None:
     assert count(ended, table).generated_tokens == 1
     eager = bind(table, root, engineArgs={"attn_implementation": "eager"})(table)
     assert eager["y"] == plain
-    wrong = bind(table, root, engineArgs={"top_p": 7}, maxErrorPercent=100)
+    wrong = bind(table, root, temperature="0.5", engineArgs={"top_p": 7}, maxErrorPercent=100)
     with pytest.raises(StepError, match=r"cannot be loaded: .*top_p.*engineArgs"):
         wrong(table)
     wrong = bind(table, root, engineArgs={"no_such_argument": 1})
