@@ -298,7 +298,7 @@ def test_a_cluster_writes_a_table_without_rows(
     ended = on_cluster.run(*run.args("--address", "auto"))
     assert ended.code == 0, str(ended)
     table = Pipeline.read_parquet("out/").to_table(run.root)
-    assert (table.num_rows, table.column_names) == (0, ["id", "part"])
+    assert (table.num_rows, table.column_names) == (0, ["id", "part", "odd", "hundred"])
 
 
 def start(project: Project, cluster: RealRay, *more: str) -> subprocess.Popen[bytes]:
