@@ -135,16 +135,12 @@ class StepMethods:
 
         Args:
             outputs: The column of the vector, of type `fixed_size_list<float32>[N]`.
-            engine: Library that runs the model: onnxruntime, or transformers with torch. Both are
-                on CPUs, or on a GPU if the process has one.
-            source: Folder of the model, with `model.onnx` or as `save_pretrained` writes it, or an
-                ONNX file; without a scheme, below the storage root. Nothing is downloaded from a
-                hub.
+            engine: Library that runs the model.
+            source: Folder with `model.onnx`, or as `save_pretrained` writes it, or an ONNX file.
+                Nothing is downloaded from a hub.
             column: Column of the text. A null has a null vector.
-            tokenizer: Folder with the `tokenizer.json`, or that file; that of the model's folder if
-                absent.
-            pooling: Vector of a text from those of its tokens: their mean, or that of the first. A
-                model with one vector per text has done it.
+            tokenizer: Folder with `tokenizer.json`, or that file; by default the model's.
+            pooling: Vector of a text: the mean of those of its tokens, or the first one.
             normalize: `true`: each vector has length 1, so that a dot product is the cosine.
             max_tokens: Tokens of a text that count, special tokens included; the rest is cut off.
             batch_size: Texts of a batch.
@@ -203,29 +199,23 @@ class StepMethods:
         """Add a text that a language model generates from a prompt for each row.
 
         Args:
-            outputs: The column of the generated text, of type `string` or `large_string`; null in
-                an error row.
-            engine: Library that runs the model: `Transformers` on CPUs, or a GPU if the process has
-                one; `VLLM` on GPUs. Each is an extra of Lastmile's package.
-            source: Folder of the model, as `save_pretrained` writes it, or a GGUF file; without a
-                scheme, below the storage root. Nothing is downloaded from a hub.
-            prompt: Template of the prompt: the value of a column stands in place of its name in
-                braces. `{{` and `}}` are braces.
-            format: `Chat`: the prompt is a user's message, in the model's own chat template.
-                `Plain`: the model continues the prompt.
-            error_column: Column of the reason why a row has no text; null in other rows. There is
-                none if absent.
-            max_error_percent: Share of error rows, in percent of all rows, above which the run
-                fails at its end. With 0 it fails at the first.
+            outputs: Column of the text, `string` or `large_string`; null in an error row.
+            engine: Library that runs the model; `VLLM` needs GPUs.
+            source: Folder as `save_pretrained` writes it, or a GGUF file. Nothing is downloaded
+                from a hub.
+            prompt: Prompt, with names of columns in braces; `{{` and `}}` are braces.
+            format: `Chat` puts the prompt into the chat template of the model; `Plain` continues
+                it.
+            error_column: Column of the reason why a row has no text; none if absent.
+            max_error_percent: Largest share of error rows, in percent; with 0 the first one fails
+                the run.
             max_tokens: Largest number of tokens to generate per row.
             temperature: Temperature of sampling, such as `"0.7"`. With 0, the likeliest token is
                 taken.
             seed: Seed of sampling: each row draws by it and its own identity.
-            batch_size: Rows of a batch. If absent, 16 with `Transformers`, and all rows at hand
-                with `VLLM`, which forms its batches itself.
-            engine_args: Further arguments of the engine: of sampling (`GenerationConfig`,
-                `SamplingParams`) by their names, or else of loading (`from_pretrained`, `LLM`); no
-                credentials.
+            batch_size: Rows of a batch; if absent, 16 with `Transformers`, all at hand with `VLLM`.
+            engine_args: Further arguments of the engine, for sampling or loading, by their names;
+                no credentials.
             more: The same, as keywords.
         """
         return self._with(

@@ -147,11 +147,7 @@ class DataWorkers(PodGroup):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
-        if self.max_replicas < self.min_replicas:
-            yield (
-                "maxReplicas",
-                f"must be ≥ minReplicas ({self.min_replicas}), got {self.max_replicas}",
-            )
+        yield from _check_bounds(self.min_replicas, self.max_replicas)
 
 
 class InferenceWorkers(PodGroup):
@@ -170,11 +166,13 @@ class InferenceWorkers(PodGroup):
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from super().rules()
-        if self.max_replicas < self.min_replicas:
-            yield (
-                "maxReplicas",
-                f"must be ≥ minReplicas ({self.min_replicas}), got {self.max_replicas}",
-            )
+        yield from _check_bounds(self.min_replicas, self.max_replicas)
+
+
+def _check_bounds(least: int, most: int) -> Iterator[tuple[str, str]]:
+    """Yield the broken rule of `minReplicas` and `maxReplicas`, if they are the wrong way round."""
+    if most < least:
+        yield "maxReplicas", f"must be ≥ minReplicas ({least}), got {most}"
 
 
 class ScalingPolicy(SpecModel):

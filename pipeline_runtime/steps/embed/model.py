@@ -20,13 +20,12 @@ class EmbedStep(StepModel):
     unhashed_fields: ClassVar[tuple[str, ...]] = ("batchSize",)
 
     engine: Literal["ONNX", "Transformers"]
-    """Library that runs the model: onnxruntime, or transformers with torch. Both are on CPUs, or on
-    a GPU if the process has one."""
+    """Library that runs the model."""
     source: StoreUri
-    """Folder of the model, with `model.onnx` or as `save_pretrained` writes it, or an ONNX file;
-    without a scheme, below the storage root. Nothing is downloaded from a hub."""
+    """Folder with `model.onnx`, or as `save_pretrained` writes it, or an ONNX file. Nothing is
+    downloaded from a hub."""
     tokenizer: StoreUri | None = None
-    """Folder with the `tokenizer.json`, or that file; that of the model's folder if absent."""
+    """Folder with `tokenizer.json`, or that file; by default the model's."""
     column: Column
     """Column of the text. A null has a null vector."""
     outputs: Annotated[
@@ -36,8 +35,7 @@ class EmbedStep(StepModel):
     ]
     """The column of the vector, of type `fixed_size_list<float32>[N]`."""
     pooling: Literal["Mean", "CLS"] = "Mean"
-    """Vector of a text from those of its tokens: their mean, or that of the first. A model with one
-    vector per text has done it."""
+    """Vector of a text: the mean of those of its tokens, or the first one."""
     normalize: bool = True
     """`true`: each vector has length 1, so that a dot product is the cosine."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 256

@@ -48,29 +48,23 @@ class GenerateStep(StepModel):
     unhashed_fields: ClassVar[tuple[str, ...]] = ("batchSize", "maxErrorPercent")
 
     engine: Literal["Transformers", "VLLM"]
-    """Library that runs the model: `Transformers` on CPUs, or a GPU if the process has one; `VLLM`
-    on GPUs. Each is an extra of Lastmile's package."""
+    """Library that runs the model; `VLLM` needs GPUs."""
     source: StoreUri
-    """Folder of the model, as `save_pretrained` writes it, or a GGUF file; without a scheme, below
-    the storage root. Nothing is downloaded from a hub."""
+    """Folder as `save_pretrained` writes it, or a GGUF file. Nothing is downloaded from a hub."""
     prompt: Prompt
-    """Template of the prompt: the value of a column stands in place of its name in braces. `{{` and
-    `}}` are braces."""
+    """Prompt, with names of columns in braces; `{{` and `}}` are braces."""
     format: Literal["Plain", "Chat"] = "Plain"
-    """`Chat`: the prompt is a user's message, in the model's own chat template. `Plain`: the model
-    continues the prompt."""
+    """`Chat` puts the prompt into the chat template of the model; `Plain` continues it."""
     outputs: Annotated[
         tuple[TypedColumn, ...],
         Field(min_length=1, max_length=1),
         AfterValidator(check_unique_names),
     ]
-    """The column of the generated text, of type `string` or `large_string`; null in an error
-    row."""
+    """Column of the text, `string` or `large_string`; null in an error row."""
     error_column: Column | None = None
-    """Column of the reason why a row has no text; null in other rows. There is none if absent."""
+    """Column of the reason why a row has no text; none if absent."""
     max_error_percent: KeepPercent = 0
-    """Share of error rows, in percent of all rows, above which the run fails at its end. With 0 it
-    fails at the first."""
+    """Largest share of error rows, in percent; with 0 the first one fails the run."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] = 128
     """Largest number of tokens to generate per row."""
     temperature: Temperature = 0
@@ -78,11 +72,9 @@ class GenerateStep(StepModel):
     seed: Seed = 0
     """Seed of sampling: each row draws by it and its own identity."""
     batch_size: PositiveInt | None = None
-    """Rows of a batch. If absent, 16 with `Transformers`, and all rows at hand with `VLLM`, which
-    forms its batches itself."""
+    """Rows of a batch; if absent, 16 with `Transformers`, all at hand with `VLLM`."""
     engine_args: dict[str, JsonValue] | None = None
-    """Further arguments of the engine: of sampling (`GenerationConfig`, `SamplingParams`) by their
-    names, or else of loading (`from_pretrained`, `LLM`); no credentials."""
+    """Further arguments of the engine, for sampling or loading, by their names; no credentials."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         if any(output.name == self.error_column for output in self.outputs):

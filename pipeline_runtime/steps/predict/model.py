@@ -57,13 +57,12 @@ class PredictModel(SpecModel):
     name: Label
     """Name of the model, unique in the step."""
     experiment_ref: ExperimentRef | None = None
-    """The model that a run of an experiment trained, with the run's preprocessing. The run is
-    chosen once, and recorded with the checkpoint's digest."""
+    """The model and the preprocessing of a run, which is chosen once and recorded."""
     checkpoint: ModelFile | None = None
     """The same, by the folder of a run or of one checkpoint."""
     onnx: ModelFile | None = None
-    """A file in ONNX's format, run by onnxruntime. Its inputs are columns of the same names; its
-    outputs are taken by their names, or in order if those are others."""
+    """A file for onnxruntime. Inputs are columns of the same names; outputs are taken by name, or
+    in order."""
     function: ImportPath | None = None
     """`package.module:function`, called once per process with `options`. It returns the model: a
     torch module or another callable, which takes a batch of tensors by column and returns a tensor,
@@ -71,30 +70,29 @@ class PredictModel(SpecModel):
     options: dict[str, JsonValue] | None = None
     """Keyword arguments of the function; no credentials."""
     format: Literal["Torch", "Arrow"] = "Torch"
-    """Format of the batches that the function's model takes. `Arrow`: a `pyarrow.Table`, and it
-    returns arrays in the same ways; columns and outputs may have any type."""
+    """Format of batches. `Arrow`: the model takes a `pyarrow.Table` and returns arrays, of any
+    type."""
     inputs: Columns | None = None
-    """Columns that the model reads; required with `function`, otherwise found in the model."""
+    """Columns that the model reads; required with `function`."""
     outputs: Annotated[
         tuple[TypedColumn, ...],
         Field(min_length=1, max_length=MAX_OUTPUTS),
         AfterValidator(check_unique_names),
     ]
-    """Columns that the model makes, in the order in which it returns them, or by their names."""
+    """Columns that the model makes, in order or by their names."""
     preprocessing: Literal["Run", "None"] = "Run"
-    """`Run`: the model's inputs are computed from the step's input as the run computed them, by the
-    steps of its pipeline that change no rows. `None`: the step's input has them already."""
+    """`Run`: the model's inputs are computed by the steps of the run's pipeline that change no
+    rows. `None`: the step's input has them."""
     activation: Literal["Auto", "None", "Sigmoid"] = "Auto"
-    """Function of the model's output. `Auto`: `Sigmoid` for a model of a run, whose loop trains
-    logits; `None` for any other."""
+    """Function of the output. `Auto`: `Sigmoid` for a model of a run, whose loop trains logits;
+    else `None`."""
     precision: Literal["Float32", "BFloat16", "Float16"] = "Float32"
     """Precision of the model's arithmetic, where torch allows a lower one."""
     on_invalid: Literal["Fail", "SetNull"] = "Fail"
-    """Rows with a null that the model cannot take, or with a NaN in an output: the run fails, or
-    all outputs of the row are set to null."""
+    """Rows with a null that the model cannot take, or a NaN in an output, fail the run, or get
+    nulls."""
     worker_group: Label | None = None
-    """Name of the group of `inferenceWorkers` that calls the model; the data workers call it
-    themselves if absent."""
+    """Group of `inferenceWorkers` that calls the model; data workers call it if absent."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         kinds = {
@@ -130,8 +128,7 @@ class AblationGroup(SpecModel):
     name: Label
     """Name of the group in the results."""
     columns: Columns
-    """Columns of the step's input that the model reads, before the preprocessing of a run. Groups
-    may share columns."""
+    """Columns that the model, or the run's preprocessing, reads."""
 
 
 class Ablation(SpecModel):
@@ -144,8 +141,7 @@ class Ablation(SpecModel):
         Field(min_length=1, max_length=MAX_GROUPS),
         AfterValidator(check_unique_names),
     ]
-    """Groups of inputs. Each is permuted by itself, `repeats` times; groups and repeats together
-    are at most 200 scorings of each row."""
+    """Groups of inputs; groups times `repeats` is at most 200 scorings of each row."""
     label: Column
     """Column of the step's input with the label: booleans, or 0 and 1."""
     score: Column | None = None
@@ -153,8 +149,7 @@ class Ablation(SpecModel):
     weight: Column | None = None
     """Column of the rows' weights; 1 if absent."""
     metric: Literal["AUC", "LogLoss"] = "AUC"
-    """Metric that drops: the area under the ROC curve; or the log-loss, whose rise counts as a
-    drop, and which needs scores from 0 to 1."""
+    """Metric that drops: the area under the ROC curve, or the log-loss, whose rise is a drop."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 5
     """Permutations of each group, over which the interval is."""
     seed: Seed = 0
@@ -189,8 +184,7 @@ class PredictStep(StepModel):
     ]
     """The models. They share one read of the table."""
     batch_size: PositiveInt | Literal["Auto"] = "Auto"
-    """Rows of a batch. `Auto`: each process measures a few sizes within its memory, and takes the
-    fastest."""
+    """Rows of a batch. `Auto`: each process measures a few sizes, and takes the fastest."""
     device: Literal["Auto", "CPU", "CUDA"] = "Auto"
     """Device of torch models; `Auto` is a GPU if the process has one."""
     ablation: Ablation | None = None

@@ -35,7 +35,7 @@ WHOLE: Schema = VERSION["schema"]["openAPIV3Schema"]
 VALUE_WORDS = {"pattern", "enum", "not", "allOf", "anyOf", "minimum", "maximum"}
 VALUE_WORDS |= {"minLength", "required", "minProperties"}
 # A client-side `kubectl apply` keeps the object as JSON in an annotation of at most 256 KiB.
-MAX_CRD_BYTES = 180_000
+MAX_CRD_BYTES = 150_000
 
 
 def walk(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
