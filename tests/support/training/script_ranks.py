@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,16 @@ def run_rank(
             train_worker(build_worker_plan(run, feeds), runtime)
         except TrainingError as error:
             (folder / f"failure-{rank}").write_text(str(error))
+            wait_for_failures(folder, world_size)  # before a rank asks whether it is cured
             dist.destroy_process_group()  # the end of a process does this, too
             (folder / "cured").touch()
     torch.save(runtime.snapshot, folder / f"snapshot-{rank}.pt")
+
+
+def wait_for_failures(folder: Path, world_size: int) -> None:
+    """Wait until all ranks have failed. Raises TimeoutError after a minute."""
+    deadline = time.monotonic() + 60
+    while not all((folder / f"failure-{rank}").exists() for rank in range(world_size)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not all of {world_size} ranks failed")
+        time.sleep(0.05)
