@@ -38,6 +38,8 @@ class StepModel(SpecModel):
     # Fields, in camelCase, that change how the step is carried out but not the rows: they are no
     # part of a run's identity.
     unhashed_fields: ClassVar[tuple[str, ...]] = ()
+    # Those of them, as attributes, that refuse rows: rows are kept only for runs with equal limits.
+    limits: ClassVar[tuple[str, ...]] = ()
     cel_rules: ClassVar[tuple[CelRule, ...]] = ()
     # True if the step computes columns of each row by itself, so that rows that a trained model is
     # to score need it too.

@@ -118,6 +118,9 @@ def build_recipe(
         "modules": code.modules,
         "packages": code.packages,
         "models": sorted(models),
+        "limits": [
+            [str(getattr(step, name)) for name in step.limits] for step in steps if step.limits
+        ],
         "layout": {
             "bucketBy": layout.bucket_by,
             "buckets": layout.buckets,

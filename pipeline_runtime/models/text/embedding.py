@@ -37,6 +37,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 _TOKENIZER, _ONNX, _CONFIG = "tokenizer.json", "model.onnx", "config.json"
 _MAX_CONFIG_BYTES = 1 << 20
+# Longest text, in tokens, that is tried at planning: most models that say nothing take 512, and
+# memory and time of attention grow with the square.
+_MAX_TRIED_TOKENS = 1024
 _ADVICE = "install Lastmile's extra 'llm', or run in the image lastmile-llm (docs/images.md)"
 
 
@@ -203,11 +206,34 @@ def open_embedder(step: EmbedStep, opening: Opening) -> EmbeddingModel:
         ),
     )
     with checks.at("source"):
-        model.load()
+        scorer = model.load()
+        scorer(_build_text(1))
     with checks.at("maxTokens"):
         _check_context(files, step.max_tokens)
     checks.finish()
+    with checks.at("maxTokens"):
+        _try_longest(scorer, min(step.max_tokens, _MAX_TRIED_TOKENS))
+    checks.finish()
     return model
+
+
+def _build_text(num_words: int) -> pa.Table:
+    """Return the input of a model with one text, which has a token of each word or more."""
+    return pa.table({engines.PROMPT: pa.array(["a " * num_words], pa.large_string())})
+
+
+def _try_longest(scorer: Scorer, num_tokens: int) -> None:
+    """Raise a broken rule if the model cannot take a text of so many tokens.
+
+    Not each model says how many it can take, and some take fewer than they have positions.
+    """
+    try:
+        scorer(_build_text(num_tokens))
+    except StepError as error:
+        raise broken(
+            f"must be a number of tokens that the model can take, but with a text of "
+            f"{num_tokens:,}, {error}; lower it"
+        ) from error
 
 
 def _check_context(files: ModelFiles, max_tokens: int) -> None:

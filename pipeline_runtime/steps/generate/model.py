@@ -46,6 +46,7 @@ class GenerateStep(StepModel):
 
     # A resumed run may allow more errors than the attempt before.
     unhashed_fields: ClassVar[tuple[str, ...]] = ("batchSize", "maxErrorPercent")
+    limits: ClassVar[tuple[str, ...]] = ("max_error_percent",)
 
     engine: Literal["Transformers", "VLLM"]
     """Library that runs the model; `VLLM` needs GPUs."""

@@ -7,9 +7,10 @@ writes numbers, booleans, decimals, dates and times; lists, structs and maps are
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,6 +98,17 @@ def to_text(column: pa.ChunkedArray) -> pa.Array:
 
 def _write_json(values: Sequence[object]) -> list[str | None]:
     return [
-        None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+        None if value is None else json.dumps(_to_json(value), ensure_ascii=False, default=str)
         for value in values
     ]
+
+
+def _to_json(value: Any) -> Any:
+    """Return a value of Arrow as JSON has it: NaN and infinity are null, pairs of a map lists."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _to_json(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(each) for each in value]
+    return value

@@ -93,7 +93,7 @@ class Tally:
             f"maxErrorPercent: must be at least the share of error rows, but is "
             f"{float(most * 100):g} %, and {self.errors:,} of {self.rows:,} rows have an error "
             f"({reasons}). Filter or shorten these rows in a step before; or raise "
-            "maxErrorPercent, and run again with --resume, which keeps the texts"
+            "maxErrorPercent, and run again with --resume, which keeps the texts of an output"
         )
 
     def finish(self, name: str) -> Iterator[Result]:

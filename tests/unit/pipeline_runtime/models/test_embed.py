@@ -11,7 +11,7 @@ import pytest
 import tiny_models
 import torch
 from onnx import TensorProto, helper
-from transformers import BertModel
+from transformers import BertModel, RobertaConfig, RobertaModel
 
 from pipeline_runtime.config.steps import Step
 from pipeline_runtime.errors import ManifestError, StepError
@@ -125,6 +125,25 @@ def test_long_texts_are_cut_off(root: Path) -> None:
     table = build_rows("hat " * 300)
     found = np.stack(bind(table, root, normalize=False, maxTokens=5)(table)["v"].to_numpy())
     assert np.allclose(found[0], expect("hat " * 300, 5), atol=1e-6)
+
+
+def test_a_model_that_takes_fewer_tokens_than_it_says_is_refused(tmp_path: Path) -> None:
+    """RoBERTa has two positions more than tokens that it takes."""
+    config = RobertaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=18,
+    )
+    RobertaModel(config).save_pretrained(tmp_path / "roberta")
+    tiny_models.build_tokenizer().save_pretrained(tmp_path / "roberta")
+    fields = {"engine": "Transformers", "source": "roberta"}
+    table = build_rows("hat " * 30)
+    with pytest.raises(ManifestError, match=r"maxTokens.*\n?.*with a text of 18"):
+        bind(table, tmp_path, 8, maxTokens=18, **fields)
+    assert bind(table, tmp_path, 8, maxTokens=16, **fields)(table)["v"].null_count == 0
 
 
 def test_one_vector_per_text_is_taken_as_it_is(tmp_path: Path) -> None:

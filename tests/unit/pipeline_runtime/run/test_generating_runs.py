@@ -176,6 +176,8 @@ def test_too_many_errors_in_kept_rows_fail_the_run(root: Path) -> None:
     finished = keep(10)
     assert finished.outcome.kind == "Complete", finished.outcome.error
     assert read(root, "kept")["tag"].null_count == 1
+    with pytest.raises(StepError, match="but is 9 %, and 1 of 10 rows have an error"):
+        keep(9)  # the rows that are kept had another limit
 
 
 def test_key_and_score_has_text_and_error(root: Path) -> None:

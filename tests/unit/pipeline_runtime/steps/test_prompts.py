@@ -73,6 +73,8 @@ def test_a_value_is_never_a_template() -> None:
         ([{"a": 1, "b": "ü"}], pa.struct({"a": pa.int8(), "b": pa.string()}), '{"a": 1, "b": "ü"}'),
         ([[dt.date(2026, 1, 8)]], pa.list_(pa.date32()), '["2026-01-08"]'),
         ([[]], pa.list_(pa.int64()), "[]"),
+        ([[float("nan"), -float("inf"), 0.5]], pa.list_(pa.float64()), "[null, null, 0.5]"),
+        ([[("k", float("nan"))]], pa.map_(pa.string(), pa.float32()), '[["k", null]]'),
     ],
 )
 def test_each_type_has_a_text(values: list[Any], kind: pa.DataType, expected: str) -> None:
