@@ -12,13 +12,13 @@ from typing import ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.steps import engines
-from pipeline_runtime.steps.base import BindContext, BoundStep
+from pipeline_runtime.steps.base import BindContext
 from pipeline_runtime.steps.checks import Checks, broken, find_field, replace_types, set_column
 from pipeline_runtime.steps.embed.model import EmbedStep
+from pipeline_runtime.steps.engine_step import EngineStep, sort_by_length
 from pipeline_runtime.steps.engines import OpenedEngine
 from pipeline_runtime.steps.generate.prompts import to_text
 from pipeline_runtime.steps.list_columns import decoded_type
@@ -27,28 +27,12 @@ from pipeline_runtime.steps.type_names import TypeNameError, parse_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Embed(BoundStep):
+class Embed(EngineStep):
     """Calls the model on the texts, batch by batch, and adds its vectors."""
 
     kind: ClassVar[str] = "embed"
 
-    opened: OpenedEngine
     column: str
-    output: str
-    type: pa.DataType
-    batch_size: int
-
-    @property
-    def is_elementwise(self) -> bool:
-        return False  # a batch of a model is cut from rows of several requests
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        return (self.opened.sha256,)
-
-    @property
-    def way(self) -> str:
-        return self.opened.note
 
     @classmethod
     def bind(
@@ -83,10 +67,7 @@ class Embed(BoundStep):
 
     def __call__(self, table: pa.Table) -> pa.Table:
         texts = to_text(table.column(self.column))
-        # Texts of one batch should be equally long, since the shorter ones are padded.
-        lengths = pa.table({"length": pc.utf8_length(texts), "row": np.arange(len(texts))})
-        order = lengths.sort_by([("length", "ascending"), ("row", "ascending")])["row"].to_numpy()
-        known = len(texts) - texts.null_count
+        order, known = sort_by_length(texts)
         vectors_BL = np.zeros((len(texts), self.type.list_size), np.float32)
         if known:
             load, places = self.opened.load, order[:known]  # nulls are at the end

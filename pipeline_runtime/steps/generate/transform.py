@@ -26,7 +26,7 @@ from pipeline_runtime.measuring.base import Result
 from pipeline_runtime.steps import engines
 from pipeline_runtime.steps.base import BindContext
 from pipeline_runtime.steps.checks import Checks, broken, replace_types, row_hashes, set_column
-from pipeline_runtime.steps.engines import OpenedEngine
+from pipeline_runtime.steps.engine_step import EngineStep, sort_by_length
 from pipeline_runtime.steps.generate.model import GenerateStep
 from pipeline_runtime.steps.generate.prompts import PromptTemplate
 from pipeline_runtime.steps.generate.tally import Tally
@@ -47,12 +47,10 @@ _BATCH_SIZE = 16  # of Transformers: the memory of the attention grows with it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generate(ObservingStep):
+class Generate(EngineStep, ObservingStep):
     """Renders prompts, has them answered, and adds the answers.
 
     Attributes:
-        output: the column of the text.
-        type: its type.
         max_errors: largest share of error rows.
         is_drawn: True if the engine draws tokens at random, by the row's identity.
     """
@@ -61,29 +59,13 @@ class Generate(ObservingStep):
     observes: ClassVar[bool] = True
 
     template: PromptTemplate
-    opened: OpenedEngine
-    output: str
-    type: pa.DataType
     error_column: str | None
     max_errors: Fraction
-    batch_size: int
     is_drawn: bool
 
     @property
     def needs_row_hash(self) -> bool:
         return self.is_drawn
-
-    @property
-    def is_elementwise(self) -> bool:
-        return False  # a batch of a model is cut from rows of several requests
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        return (self.opened.sha256,)
-
-    @property
-    def way(self) -> str:
-        return self.opened.note
 
     @classmethod
     def bind(
@@ -147,10 +129,7 @@ class Generate(ObservingStep):
         places = pa.array(np.arange(len(prompts), dtype=np.uint64))
         keys = row_hashes(table, self.kind) if self.is_drawn else places
         rows = pa.table({engines.KEY: keys, engines.PROMPT: prompts})
-        # Prompts of one batch should be equally long, since the shorter ones are padded.
-        lengths = pa.table({"length": pc.utf8_length(prompts), "row": np.arange(len(prompts))})
-        order = lengths.sort_by([("length", "ascending"), ("row", "ascending")])["row"].to_numpy()
-        known = len(prompts) - prompts.null_count
+        order, known = sort_by_length(prompts)
         parts, nanoseconds = [], 0
         if known:
             load = self.opened.load
