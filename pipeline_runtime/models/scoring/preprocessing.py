@@ -72,7 +72,7 @@ def choose_steps(
         inputs: columns of the model.
         known: columns of the table that is scored.
 
-    Raises a broken rule if a step that makes one of them does not keep each row once.
+    Raises a broken rule if a step that makes one of them is no preprocessing.
     """
     before = [known]
     for step in steps:
@@ -86,9 +86,9 @@ def choose_steps(
             continue
         if not step.is_preprocessing or (isinstance(step, MapStep) and step.changes_rows):
             raise broken(
-                f"must come from steps that keep each row, but {', '.join(sorted(wanted))} comes "
-                f"from {step.kind()}; make the column in a step before, and set "
-                "preprocessing: None",
+                f"must come from steps that can be repeated for each row alone, but "
+                f"{', '.join(sorted(wanted))} comes from {step.kind()}; make the column in a step "
+                "before, such as a copy of that one, and set preprocessing: None",
                 "preprocessing",
             )
         chosen.append(_reduce(step, wanted))
