@@ -11,6 +11,7 @@ import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +100,8 @@ def _run(scorer: Scorer, rows: pa.Table, choice: Choice) -> Iterator[Mapping[str
     start = 0
     while start < rows.num_rows:
         batch = rows.slice(start, choice.size)  # which another thread may change
+        if not choice.is_final:
+            _forget_peak()
         began, peak = time.perf_counter(), _read_peak_bytes()
         try:
             outputs = scorer(batch)
@@ -133,8 +136,17 @@ def check_rows(name: str, values: Any, num_rows: int) -> None:
         )
 
 
+def _forget_peak(clear_refs: Path = Path("/proc/self/clear_refs")) -> None:
+    """Let the largest memory of this process be its present one, where Linux allows that.
+
+    Otherwise a batch that stays below an earlier peak seems to need no memory. See proc(5).
+    """
+    with suppress(OSError):
+        clear_refs.write_text("5")
+
+
 def _read_peak_bytes() -> int:
-    """Return the largest memory that this process has had so far."""
+    """Return the largest memory that this process has had since `_forget_peak`."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -366,6 +366,25 @@ def test_auto_takes_the_fastest_size_that_fits(
     assert choice.size == size
 
 
+class _Hungry:
+    """A scorer that needs 256 KiB for each row."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, table: pa.Table) -> dict[str, Any]:
+        self.sizes.append(table.num_rows)
+        return {"y": np.ones((table.num_rows, 1 << 15)).sum(1)}
+
+
+def test_auto_sees_memory_below_an_earlier_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_sizes, "find_free_bytes", lambda: 64 << 20)
+    np.ones(1 << 25).sum()  # 256 MiB, which are free again
+    scorer = _Hungry()  # 64 rows need 16 MiB, and the next size more than half of what is free
+    batch_sizes.run_in_batches(scorer, pa.table({"x": range(1000)}), "Auto")
+    assert max(scorer.sizes) == 64
+
+
 def test_cached_files_are_free_memory(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("990\n")
