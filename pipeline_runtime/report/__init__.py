@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipeline_runtime.report.files.inference_groups import InferenceGroup
 from pipeline_runtime.report.files.metrics_history import HISTORY_NAMES, HistoryWriter, read_history
 from pipeline_runtime.report.files.summary import (
     Checkpoints,
@@ -38,6 +39,7 @@ __all__ = [
     "Evaluation",
     "ExperimentName",
     "HistoryWriter",
+    "InferenceGroup",
     "Machine",
     "Materialized",
     "Order",

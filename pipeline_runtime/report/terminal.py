@@ -99,6 +99,8 @@ class _SummaryPainter(Painter):
             table.add_row(self.text("Model"), self.text(model.describe()))
         if summary.materialization:
             table.add_row(self.text("Kept rows"), self.text(summary.materialization.describe()))
+        for group in summary.inference:
+            table.add_row(self.text("Inference workers"), self.text(group.describe()))
         if summary.checkpoints.last:
             table.add_row(self.text("Last checkpoint"), self.text(summary.checkpoints.last))
         self.console.print(table)

@@ -42,7 +42,6 @@ from pipeline_runtime.run.consumers import Reading
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commits
 from pipeline_runtime.run.phases import MATERIALIZING, PLAN, RAY
-from pipeline_runtime.run.preceding import Preceding
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
@@ -115,7 +114,7 @@ def materialize(
             )
             _sweep(table, found)
             writing = Writing(plan=plan, found=found, keys=keys, table=table)
-            opening = partial(_open_writers, needs_ray, preceding)
+            opening = partial(_open_writers, needs_ray, options)
             write_partitions(writing, opening, progress)
             options.tables.add_complete(len(keys))
             note = f"materialize: {len(keys):,} partitions committed to {found.table}"
@@ -246,7 +245,7 @@ def write_partitions(
 
 
 def _open_writers(
-    needs_ray: bool, preceding: Preceding, plan: Plan, stream: Stream, job: Job
+    needs_ray: bool, options: RunOptions, plan: Plan, stream: Stream, job: Job
 ) -> AbstractContextManager[Writers]:
     # The package of the writing consumer imports this module.
     if not needs_ray:
@@ -256,10 +255,15 @@ def _open_writers(
     from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
     def show(note: str) -> None:
-        preceding.show(Reading(notes=(note,)))
+        options.preceding.show(Reading(notes=(note,)))
 
     return open_ray_writers(
-        plan, stream, job.staged, staging_field="spec.artifacts.uri", on_note=show
+        plan,
+        stream,
+        job.staged,
+        staging_field="spec.artifacts.uri",
+        on_note=show,
+        on_reading=options.inference.record,
     )
 
 

@@ -14,6 +14,7 @@ from pyarrow import fs as pafs
 
 from pipeline_runtime.run.folders import build_folder_name, parse_run_hash, parse_run_id
 from pipeline_runtime.run.preceding import Preceding
+from pipeline_runtime.run.reported_inference import ReportedInference
 from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.sources import Location
 
@@ -44,6 +45,7 @@ class RunOptions:
             `day=2026-01-01`; all if empty.
         preceding: controls of work that precedes a run.
         tables: what the run has found out about its Iceberg tables; metrics and summary show it.
+        inference: counts of the run's inference workers; metrics and summary show them.
     """
 
     output: Path
@@ -60,6 +62,7 @@ class RunOptions:
     partitions: tuple[str, ...] = ()
     preceding: Preceding = field(default_factory=Preceding, compare=False)
     tables: ReportedTables = field(default_factory=ReportedTables, compare=False)
+    inference: ReportedInference = field(default_factory=ReportedInference, compare=False)
 
     @property
     def is_on_this_machine(self) -> bool:

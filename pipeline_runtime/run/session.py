@@ -42,6 +42,7 @@ from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import keep_pins, tag_pins
 from pipeline_runtime.run.places import check_apart
 from pipeline_runtime.run.preceding import Preceding
+from pipeline_runtime.run.reported_inference import ReportedInference
 from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.run.results import (
     begin_folder,
@@ -107,7 +108,9 @@ def run_experiment(
     watcher.phases.begin(phases.PLAN)
     shown = options.output
     # The user's code runs in this process, and may change its folder.
-    options = replace(options, output=shown.absolute(), tables=ReportedTables())
+    options = replace(
+        options, output=shown.absolute(), tables=ReportedTables(), inference=ReportedInference()
+    )
     add_code_paths(options.code_paths)
     check_apart(experiment, options)
     samples: Samples = []
@@ -257,9 +260,11 @@ def _build_preceding(
 def _serving(collector: Collector, options: RunOptions, watcher: Watcher) -> Iterator[None]:
     """Serve metrics."""
     from pipeline_runtime.metrics import MetricsServer
+    from pipeline_runtime.run.inference_metrics import InferenceCollector
     from pipeline_runtime.run.table_metrics import TableCollector
 
-    server = MetricsServer(collector, options.metrics_port, TableCollector(options.tables))
+    others = (TableCollector(options.tables), InferenceCollector(options.inference))
+    server = MetricsServer(collector, options.metrics_port, *others)
     watcher.on_metrics_port(server.port)
     try:
         yield

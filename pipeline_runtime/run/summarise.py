@@ -16,6 +16,7 @@ from pipeline_runtime.hashing import Checksum
 from pipeline_runtime.plan import StreamPlan
 from pipeline_runtime.run.consumers import Control, Outcome, Results, RunBasis
 from pipeline_runtime.run.phases import Phases
+from pipeline_runtime.run.reported_inference import ReportedInference
 
 
 def build_summary(
@@ -50,10 +51,25 @@ def build_summary(
         "snapshots": basis.plan.pins,
         "models": basis.plan.models,
         "materialization": control.options.tables.materialization,
+        "inference": list_groups(control.options.inference),
         "steps": step_flows(stream, results.counts),
         "warnings": (*basis.plan.warnings, *basis.warnings, *results.warnings),
     }
     return report.Summary(**(common | dict(results.sections)))
+
+
+def list_groups(inference: ReportedInference) -> tuple[report.InferenceGroup, ...]:
+    """Return the work of the inference workers."""
+    return tuple(
+        report.InferenceGroup(
+            group=each.group,
+            rows=each.rows,
+            batches=each.batches,
+            busy_seconds=each.busy_seconds,
+            ready_seconds=each.ready_seconds,
+        )
+        for each in inference.list_groups()
+    )
 
 
 def step_flows(stream: StreamPlan, counts: Sequence[StepCount]) -> tuple[report.StepFlow, ...]:

@@ -89,6 +89,9 @@ class ActorPool(ABC):
     def _note_start(self, answer: Any) -> None:
         """Take note of an actor that started, by its answer to `ping`."""
 
+    def _note_end(self, name: str, answer: Any) -> None:  # noqa: B027 - most have nothing to note
+        """Take note of a drained actor's answer to `finish`."""
+
     def _find(self, held: Any, lost: Sequence[str]) -> Found:
         """Return the actors that can be asked, after replacing the lost ones.
 
@@ -152,7 +155,17 @@ class ActorPool(ABC):
         elif started.leaving is None and now >= started.leaves_at:
             started.leaving = started.actor.finish.remote()
         elif started.leaving is not None and ray.wait([started.leaving], timeout=0)[0]:
-            self._drop(name)
+            self._end(name, started.leaving)
+
+    def _end(self, name: str, leaving: Any) -> None:
+        """Drop an actor that has answered its last call."""
+        try:
+            answer = ray.get(leaving)
+        except ray.exceptions.RayError:
+            pass  # its node was faster
+        else:
+            self._note_end(name, answer)
+        self._drop(name)
 
     def _start(self, node: str, held: Any) -> None:
         actor = self._create(node, held)

@@ -3,20 +3,17 @@
 `serving` has the work of an inference worker, and describes the way of a request. `ModelPool`, an
 actor beside the driver, keeps the inference workers of one group: on a cluster that Lastmile runs,
 one per GPU (or one per pod without any) on the nodes that have the group's resource, and elsewhere
-a few processes on any nodes. `RemoteModel`, which goes to the data workers inside of the step, gets
-the list of inference workers from the pool and calls them directly. It sends a request again if its
-inference worker is lost, or finishes no batch within `progressDeadlineSeconds`; the pool replaces
-that worker. After a few times the request fails, since its rows may be the cause.
+a few processes on any nodes. `RemoteModel` calls them from the data workers, and the pool replaces
+those that it reports as lost. While a run goes on, the driver asks the pools for the counts of
+their workers, which become metrics.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -27,29 +24,25 @@ from pipeline_runtime.config import InferenceWorkers
 from pipeline_runtime.config.cluster import DEFAULT_INFERENCE_WORKER_CPUS, INFERENCE_RESOURCE
 from pipeline_runtime.errors import FeedError, LastmileError, StepError
 from pipeline_runtime.feed.over_ray.actor_pool import ActorPool, Found
+from pipeline_runtime.feed.over_ray.remote_model import RemoteModel
 from pipeline_runtime.plan.model import PlannedStep, StreamPlan
 from pipeline_runtime.steps.base import ServedModel
-from pipeline_runtime.steps.predict.serving import Answer, ModelHost, from_ipc, to_ipc
+from pipeline_runtime.steps.predict.serving import ModelHost, from_ipc, to_ipc
+from pipeline_runtime.steps.predict.serving_counts import ServingCounts
 
 # Concurrent requests of an inference worker; others wait in Ray's queue of its calls.
 _MAX_OPEN_REQUESTS = 64
 _WATCHING = "watching"
-# Times that a request is sent. Losing several workers by chance is unlikely; rows that kill one
-# would kill each.
-MAX_TRIES = 4
-# Seconds between two looks of a data worker at the list of inference workers, and at the progress
-# of the one that it waits for,
-_LOOK_SECONDS = 2.0
-# and while there is none.
-_START_SECONDS = 0.2
-# A new node with a GPU, its image and the model take minutes.
-_MAX_START_SECONDS = 1800.0
-# A call that answers at once, but for a process that is blocked.
-_ANSWER_SECONDS = 5.0
 # The pool looks at the nodes of the cluster this often, however many data workers ask.
 _NODES_SECONDS = 0.5
 _MAX_FAILED_STARTS = 5
 _MAX_POOL_RESTARTS = 10
+# Seconds between two readings of the workers' counts,
+_READ_SECONDS = 5.0
+# and that the pool waits for the answers; a worker answers at once unless its process is blocked.
+_ANSWER_SECONDS = 1.0
+# The pool itself answers after that, and after its other calls.
+_POOL_SECONDS = 5.0
 
 Models = Mapping[str, ServedModel]
 # Ray's resources of each node, by the node's id.
@@ -83,15 +76,17 @@ class ModelServer:
         return to_ipc(answer) if isinstance(answer, pa.Table) else answer
 
     @ray.method(concurrency_group=_WATCHING)
-    def progress(self) -> int:
-        """Return the number of batches so far."""
+    def progress(self) -> ServingCounts:
+        """Return the work so far."""
         assert isinstance(self._host, ModelHost)
-        return self._host.num_batches
+        return self._host.counts
 
-    def finish(self) -> None:
-        """Answer after the requests that were there before."""
-        if isinstance(self._host, ModelHost):
-            self._host.wait_until_idle()
+    def finish(self) -> ServingCounts:
+        """Return the work of the worker after the requests that were there before."""
+        if not isinstance(self._host, ModelHost):
+            return ServingCounts()
+        self._host.wait_until_idle()
+        return self._host.counts
 
 
 def _limit_threads(number: int) -> None:
@@ -179,6 +174,23 @@ def _list_nodes() -> Nodes:
     return {node["NodeID"]: node["Resources"] for node in nodes if node["Alive"]}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolReading:
+    """The counts of a pool's workers.
+
+    Attributes:
+        workers: names of those that take requests now; None once the pool is ended.
+        counts: the last known counts of all workers so far, by name. A name is unique in a run.
+    """
+
+    workers: tuple[str, ...] | None
+    counts: Mapping[str, ServingCounts] = field(default_factory=dict)
+
+
+# Takes the reading of a group.
+OnReading = Callable[[str, PoolReading], None]
+
+
 class ModelPool(ActorPool):
     """The actor's class; `place_models` creates it."""
 
@@ -191,6 +203,8 @@ class ModelPool(ActorPool):
         self._looked = float("-inf")
         self._failed_starts = 0
         self._failure: LastmileError | None = None
+        self._counts: dict[str, ServingCounts] = {}
+        self._asked: dict[str, Any] = {}  # open questions for counts, by worker
 
     def find(self, held: Any, lost: Sequence[str]) -> Found | LastmileError:
         """Return the inference workers, or the reason for which there are none.
@@ -204,6 +218,31 @@ class ModelPool(ActorPool):
             self._looked = time.monotonic()
             self._found = self._find(held, lost)
         return self._failure or self._found
+
+    def read(self) -> PoolReading:
+        """Return the counts of the workers; one that does not answer keeps its last ones."""
+        for name, started in self._actors.items():
+            if started.starting is None and name not in self._asked:
+                self._asked[name] = started.actor.progress.remote()
+        questions = list(self._asked.values())
+        if questions:
+            ray.wait(questions, num_returns=len(questions), timeout=_ANSWER_SECONDS)
+        dead = {name for name in list(self._asked) if not self._take_answer(name)}
+        asked = {name for name, started in self._actors.items() if started.can_be_asked}
+        return PoolReading(workers=tuple(asked - dead), counts=self._counts)
+
+    def _take_answer(self, name: str) -> bool:
+        """Take the counts of a worker if it has answered; return False if it is dead."""
+        if not ray.wait([self._asked[name]], timeout=0)[0]:
+            return True
+        try:
+            self._counts[name] = ray.get(self._asked.pop(name))
+        except ray.exceptions.RayError:
+            return False
+        return True
+
+    def _note_end(self, name: str, answer: Any) -> None:
+        self._counts[name] = answer
 
     def _room(self) -> dict[str, int]:
         return {} if self._failure else self._places.count(_list_nodes())
@@ -232,165 +271,40 @@ class ModelPool(ActorPool):
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteModel:
-    """A model on inference workers; see `steps.base.ModelClient`.
+class _Watch(threading.Thread):
+    """Reads the counts of pools until it is stopped, in a thread.
 
-    Attributes:
-        pool: the handle of the group's `ModelPool`.
-        models: the reference of the group's models.
-        key: key of this model among them.
+    Args:
+        pools: handles by group.
     """
 
-    pool: Any
-    models: Any
-    key: str
-    group: str
-    deadline_seconds: float
+    def __init__(self, pools: Mapping[str, Any], on_reading: OnReading) -> None:
+        super().__init__(name="lastmile-inference", daemon=True)
+        self._pools = pools
+        self._on_reading = on_reading
+        self._is_over = threading.Event()
 
-    def begin(self, rows: pa.Table) -> Callable[[], pa.Table]:
-        """Send rows; see `steps.base.ModelClient`."""
-        crew = _find_crew(self)
-        content = to_ipc(rows)
-        first = crew.send(self.key, content)
+    def run(self) -> None:
+        while not self._is_over.wait(_READ_SECONDS):
+            self._read()
 
-        def finish() -> pa.Table:
-            sent = first
-            for number in range(1, MAX_TRIES + 1):
-                answer = crew.wait(sent)
-                if isinstance(answer, BaseException):
-                    raise answer
-                if answer is not None:
-                    return answer
-                if number < MAX_TRIES:
-                    sent = crew.send(self.key, content)
-            raise StepError(
-                f"{MAX_TRIES} inference workers of {self.group!r} died, or finished no batch "
-                f"within {self.deadline_seconds:,.0f} s, while they scored {rows.num_rows:,} rows; "
-                "the model may need more memory (spec.inferenceWorkers), a longer "
-                "progressDeadlineSeconds, or crashes on these rows"
-            )
+    def stop(self) -> None:
+        """Read for the last time, and end the thread, which may not call Ray after its end."""
+        self._is_over.set()
+        self.join()
+        self._read()
+        for group in self._pools:
+            self._on_reading(group, PoolReading(workers=None))
 
-        return finish
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    name: str
-    actor: Any
-    reference: Any
-
-
-class _Crew:
-    """The inference workers of a group, as the threads of this process see them."""
-
-    def __init__(self, model: RemoteModel) -> None:
-        self._model = model
-        self._lock = threading.Lock()
-        self._actors: dict[str, Any] = {}
-        self._open = Counter[str]()  # requests of this process
-        self._lost: set[str] = set()
-        self._looked = float("-inf")
-
-    def send(self, key: str, content: pa.Buffer) -> _Sent:
-        """Send a request to the worker with the fewest of this process.
-
-        Raises the error for which there is no worker.
-        """
-        deadline = time.monotonic() + _MAX_START_SECONDS
-        while True:
-            self._look()
-            with self._lock:
-                if self._actors:
-                    fewest = min(self._open[name] for name in self._actors)
-                    least = [name for name in self._actors if self._open[name] == fewest]
-                    name = random.choice(least)
-                    self._open[name] += 1
-                    actor = self._actors[name]
-                    break
-            if time.monotonic() > deadline:
-                raise StepError(
-                    f"no inference worker of {self._model.group!r} has come up for "
-                    f"{_MAX_START_SECONDS:,.0f} s; look at its pods, and at the quota of the "
-                    "namespace"
-                )
-            time.sleep(_START_SECONDS)
-        return _Sent(name, actor, actor.score.remote(key, content))
-
-    def wait(self, sent: _Sent) -> Answer | None:
-        """Return the answer; None if the worker was lost, or made no progress for too long."""
-        try:
-            return self._wait(sent)
-        finally:
-            with self._lock:
-                self._open[sent.name] -= 1
-
-    def _wait(self, sent: _Sent) -> Answer | None:
-        seen, since, asked = -1, time.monotonic(), None
-        while True:
-            ready, _ = ray.wait([sent.reference], timeout=_LOOK_SECONDS)
-            if ready:
-                try:
-                    found = ray.get(sent.reference)
-                except ray.exceptions.RayTaskError:
-                    raise  # a fault of Lastmile's own
-                except ray.exceptions.RayError:
-                    self._lose(sent.name)
-                    return None
-                return found if isinstance(found, BaseException) else from_ipc(found)
-            if asked is None:
-                asked = sent.actor.progress.remote()
-            if ray.wait([asked], timeout=_ANSWER_SECONDS)[0]:
-                counted, asked = _read_progress(asked), None
-                if counted != seen:
-                    seen, since = counted, time.monotonic()
-            if time.monotonic() - since > self._model.deadline_seconds:
-                self._lose(sent.name)
-                return None
-            self._look()
-
-    def _lose(self, name: str) -> None:
-        with self._lock:
-            self._lost.add(name)
-            self._actors.pop(name, None)
-            self._looked = float("-inf")
-
-    def _look(self) -> None:
-        """Ask the pool for its workers, from time to time. Raises the error that it reports."""
-        with self._lock:
-            due = _START_SECONDS if not self._actors else _LOOK_SECONDS
-            if time.monotonic() - self._looked < due:
-                return
-            self._looked = time.monotonic()
-            lost = sorted(self._lost)
-        try:
-            found: Found | LastmileError = ray.get(
-                self._model.pool.find.remote([self._model.models], lost)
-            )
-        except ray.exceptions.RayActorError:
-            return  # Ray restarts the pool
-        if isinstance(found, LastmileError):
-            raise found
-        with self._lock:
-            self._actors = {n: each for n, each in found.actors.items() if n not in self._lost}
-
-
-def _read_progress(reference: Any) -> int:
-    try:
-        counted: int = ray.get(reference)
-    except ray.exceptions.RayError:
-        return -1  # the request's own reference reports the loss
-    return counted
-
-
-_CREWS: dict[str, _Crew] = {}
-_CREWS_LOCK = threading.Lock()
-
-
-def _find_crew(model: RemoteModel) -> _Crew:
-    """Return the crew of a model's pool in this process."""
-    with _CREWS_LOCK:
-        return _CREWS.setdefault(model.pool._actor_id.hex(), _Crew(model))
+    def _read(self) -> None:
+        asked = {pool.read.remote(): group for group, pool in self._pools.items()}
+        ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_POOL_SECONDS)
+        for reference in ready:
+            try:
+                reading = ray.get(reference)
+            except ray.exceptions.RayError:
+                reading = PoolReading(workers=())  # its workers died with it; Ray restarts the pool
+            self._on_reading(asked[reference], reading)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,15 +313,19 @@ class PlacedModels:
 
     Attributes:
         streams: by role.
-        pools: they end with their handles, and the inference workers with them.
+        pools: by group; they end with their handles, and the inference workers with them.
+        watch: reads the pools' counts; None if there is no pool.
     """
 
     streams: dict[str, StreamPlan]
-    pools: tuple[Any, ...] = ()
+    pools: Mapping[str, Any]
+    watch: _Watch | None
 
     def close(self) -> None:
-        """End the inference workers."""
-        for pool in self.pools:
+        """End the inference workers, after the last reading of their counts."""
+        if self.watch is not None:
+            self.watch.stop()
+        for pool in self.pools.values():
             ray.kill(pool)
 
 
@@ -417,12 +335,14 @@ def place_models(
     *,
     is_cluster: bool,
     on_note: Callable[[str], None],
+    on_reading: OnReading,
 ) -> PlacedModels:
     """Start the inference workers that streams need, and connect the streams to them.
 
     Args:
         is_cluster: True on a cluster that Lastmile runs, whose pods of a group are waited for.
         on_note: called with lines for people.
+        on_reading: called by a thread with the counts of each group, every few seconds.
     """
     served = {
         (role, step.path, path): model
@@ -431,14 +351,14 @@ def place_models(
         for path, model in step.transform.served.items()
     }
     clients: dict[tuple[str, str, str], RemoteModel] = {}
-    pools = []
+    pools: dict[str, Any] = {}
     for group in groups:
         models = {"/".join(place): m for place, m in served.items() if m.group == group.name}
         if not models:
             continue
         places = Places.of(group, is_cluster=is_cluster)
         pool, held = _start_pool(places), ray.put(models)
-        pools.append(pool)
+        pools[group.name] = pool
         if not is_cluster:
             on_note(_describe(places))
         for place in (place for place in served if "/".join(place) in models):
@@ -450,7 +370,17 @@ def place_models(
                 deadline_seconds=group.progress_deadline_seconds,
             )
     connected = {role: _connect(stream, role, clients) for role, stream in streams.items()}
-    return PlacedModels(streams=connected, pools=tuple(pools))
+    return PlacedModels(streams=connected, pools=pools, watch=_start_watch(pools, on_reading))
+
+
+def _start_watch(pools: Mapping[str, Any], on_reading: OnReading) -> _Watch | None:
+    if not pools:
+        return None
+    for group in pools:
+        on_reading(group, PoolReading(workers=()))  # its workers are still to start
+    watch = _Watch(pools, on_reading)
+    watch.start()
+    return watch
 
 
 def _start_pool(places: Places) -> Any:

@@ -28,6 +28,7 @@ from pydantic_core import from_json
 from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.files import read_regular, write_atomically
 from pipeline_runtime.iceberg.pins import ModelPin, Pin
+from pipeline_runtime.report.files.inference_groups import InferenceGroup
 from pipeline_runtime.report.files.measures_file import Measure
 
 SUMMARY_VERSION = 1
@@ -404,6 +405,9 @@ class Summary(SummaryModel):
     )
     materialization: Materialized | None = Field(
         default=None, description="The rows that a step keeps; null: no step `materialize`."
+    )
+    inference: tuple[InferenceGroup, ...] = Field(
+        default=(), description="The work of inference workers, by group."
     )
     steps: tuple[StepFlow, ...] = Field(
         default=(), description="Rows through the steps of the training stream."

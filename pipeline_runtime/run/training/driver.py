@@ -46,6 +46,10 @@ class Trainers(Protocol):
         """Return what ended them if they failed without a report of theirs."""
         ...
 
+    def close(self) -> None:
+        """End what served them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOutcome(Outcome):
@@ -68,6 +72,8 @@ def execute(
         with contextlib.suppress(Exception):
             trainers.abort()
         raise
+    finally:
+        trainers.close()
 
 
 def _watch_to_end(

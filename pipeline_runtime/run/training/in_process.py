@@ -90,6 +90,9 @@ class LocalTrainer(threading.Thread):
             return None
         return "".join(traceback.format_exception(self._error)).rstrip()
 
+    def close(self) -> None:
+        """End nothing: its readers have ended with the training."""
+
 
 def _choose_feeds(run: PreparedRun, processes: ProcessReaders) -> FeedSource:
     choice = run.plan.feed

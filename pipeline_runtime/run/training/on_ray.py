@@ -73,10 +73,13 @@ class RayTrainers:
         self, run: PreparedRun, options: RunOptions, past: Past, on_note: Callable[[str], None]
     ) -> None:
         self._monitor = start_monitor(Recorder(past))
-        # The inference workers end with the pools' handles, which this keeps.
-        self._placed = _place_models(run, on_note)
-        run = replace(run, plan=replace(run.plan, streams=self._placed.streams))
-        self._fit = _Fit(_build_trainer(run, options, self._monitor))
+        self._placed = _place_models(run, options, on_note)
+        try:
+            run = replace(run, plan=replace(run.plan, streams=self._placed.streams))
+            self._fit = _Fit(_build_trainer(run, options, self._monitor))
+        except BaseException:
+            self._placed.close()
+            raise
         self._fit.start()
 
     def wait(self, seconds: float) -> bool:
@@ -101,6 +104,9 @@ class RayTrainers:
 
     def explain(self) -> str | None:
         return None if self._fit.error is None else _explain_ray_failure(self._fit.error)
+
+    def close(self) -> None:
+        self._placed.close()
 
 
 class _Fit(threading.Thread):
@@ -154,13 +160,16 @@ def _is_death(failure: BaseException | None) -> bool:
     return isinstance(failure, ray.exceptions.RayActorError)
 
 
-def _place_models(run: PreparedRun, on_note: Callable[[str], None]) -> PlacedModels:
+def _place_models(
+    run: PreparedRun, options: RunOptions, on_note: Callable[[str], None]
+) -> PlacedModels:
     """Start the inference workers that the streams need."""
     return place_models(
         run.plan.streams,
         run.plan.inference_workers,
         is_cluster=is_in_pod(),
         on_note=on_note,
+        on_reading=options.inference.record,
     )
 
 

@@ -23,7 +23,7 @@ from pipeline_runtime.feed.base import Feed
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_pool import draining_nodes
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
-from pipeline_runtime.feed.over_ray.model_pool import place_models
+from pipeline_runtime.feed.over_ray.model_pool import OnReading, place_models
 from pipeline_runtime.feed.over_ray.ray_data import (
     RayDataFeed,
     RayDataOptions,
@@ -56,6 +56,7 @@ def open_ray_writers(
     *,
     staging_field: str,
     on_note: Callable[[str], None],
+    on_reading: OnReading,
 ) -> Iterator[Writers]:
     """Yield the data workers as writers. Ray must be connected.
 
@@ -63,6 +64,7 @@ def open_ray_writers(
         staged: folder of the run's staged files, which every node must reach.
         staging_field: the field of the manifest that decides where it is.
         on_note: called with lines for people.
+        on_reading: called with the counts of inference workers, from another thread.
 
     Raises, and turns Ray's errors into, a LastmileError.
     """
@@ -74,7 +76,11 @@ def open_ray_writers(
     try:
         _check_reach(staged, staging_field, labels)
         placed = place_models(
-            {ROLE: stream.plan}, plan.inference_workers, is_cluster=is_in_pod(), on_note=on_note
+            {ROLE: stream.plan},
+            plan.inference_workers,
+            is_cluster=is_in_pod(),
+            on_note=on_note,
+            on_reading=on_reading,
         )
         stream = replace(stream, plan=placed.streams[ROLE])
         if plan.feed.engine == "RayData":

@@ -32,6 +32,7 @@ from pipeline_runtime.run.materializing import build_ready_plan
 from pipeline_runtime.run.options import RunOptions
 from pipeline_runtime.run.phases import Phases
 from pipeline_runtime.run.pinning import find_pins
+from pipeline_runtime.run.reported_inference import ReportedInference
 from pipeline_runtime.run.results import check_not_complete
 from pipeline_runtime.run.summarise import build_checksum
 from pipeline_runtime.run.writing.local_writers import open_local_writers
@@ -115,6 +116,7 @@ class WritingRun:
         self.progress = progress
         self.warnings: list[str] = []
         self._notes: list[str] = []  # lines to show with the next progress
+        self._inference = ReportedInference()
         self.measures = KeptMeasures(basis.plan.main.steps, basis.run_location)
         self.num_trainers = 0 if needs_ray else None
         self._began = self._ended = time.monotonic()
@@ -151,6 +153,7 @@ class WritingRun:
     def execute(self, control: Control) -> Outcome:
         """Write the table."""
         control.stop.interrupts = True
+        self._inference = control.options.inference
         self._began = time.monotonic()
         try:
             self._write(control)
@@ -226,6 +229,7 @@ class WritingRun:
             job.staged,
             staging_field=job.target.staging_field,
             on_note=self._notes.append,
+            on_reading=self._inference.record,
         )
 
     def build_results(self, control: Control) -> Results:

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from pipeline_runtime.errors import StepError
 from pipeline_runtime.steps.base import Scorer, ServedModel
+from pipeline_runtime.steps.predict.serving_counts import CallMeter, ServingCounts
 from pipeline_runtime.steps.predict.transform import score_rows
 
 # Rows of requests that are scored together, unless a single one has more; a few of the largest
@@ -50,22 +51,21 @@ class _Request:
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class _Counted:
-    """A model that counts its batches, by which callers see that it makes progress."""
+class _Measured:
+    """A model whose calls are measured."""
 
     scorer: Scorer
-    num_batches: int = 0
+    meter: CallMeter
 
     def __call__(self, table: pa.Table) -> Mapping[str, Any]:
-        found = self.scorer(table)
-        self.num_batches += 1
-        return found
+        with self.meter.measure(table.num_rows):
+            return self.scorer(table)
 
 
 @dataclass(slots=True, eq=False)
 class _Served:
     model: ServedModel
-    scorer: _Counted
+    scorer: _Measured
     waiting: deque[_Request] = field(default_factory=deque)
 
 
@@ -79,22 +79,21 @@ class ModelHost:
     """
 
     def __init__(self, models: Mapping[str, ServedModel]) -> None:
+        loaded = {key: model.opened.load() for key, model in models.items()}
+        self._meter = CallMeter()
         self._served = {
-            key: _Served(model, _Counted(model.opened.load())) for key, model in models.items()
+            key: _Served(model, _Measured(loaded[key], self._meter))
+            for key, model in models.items()
         }
         self._lock = threading.Lock()  # of what waits
         self._scoring = threading.Lock()  # one batch at a time, since all share a device
 
     @property
-    def num_batches(self) -> int:
-        """Batches that were scored so far."""
-        return sum(served.scorer.num_batches for served in self._served.values())
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that nothing scores yet."""
+    def counts(self) -> ServingCounts:
+        """The work so far, by which callers see that the models make progress."""
         with self._lock:
-            return sum(len(served.waiting) for served in self._served.values())
+            num_waiting = sum(len(served.waiting) for served in self._served.values())
+        return self._meter.read(num_waiting)
 
     def score(self, key: str, rows: pa.Table) -> Answer:
         """Return the outputs of a model for rows with its inputs, or the error that it raised."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+from loopback import free_ports
+from prometheus_client.parser import text_string_to_metric_families
 from run_support import Project
 from warm_lastmile import Ended, Lastmile
 
@@ -45,6 +50,11 @@ class Model(torch.nn.Module):
 
     def die(self):
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_on_request(self):
+        while not (self.folder / "die").exists():
+            time.sleep(0.05)
+        self.die()
 
     def hang(self):
         time.sleep(1000)
@@ -137,6 +147,10 @@ def test_inference_workers_score_as_data_workers(
     assert ended.code == 0, str(ended)
     check_equal(run, fused)
     assert "inference workers large: 2 processes" in (run.output / "run.log").read_text()
+    [group] = run.summary.inference
+    assert (group.group, group.rows) == ("large", read(run).num_rows)
+    assert 0 < group.busy_seconds < group.ready_seconds
+    assert "large: 2,666 rows" in ended.stdout
 
 
 @pytest.mark.parametrize("fault", ["die", pytest.param("hang", marks=pytest.mark.slow)])
@@ -151,6 +165,64 @@ def test_a_lost_inference_worker_costs_no_row(
     assert ended.code == 0, str(ended)
     assert list_faults(run.folder) == ["fault-0"]
     check_equal(run, fused)
+
+
+def scrape(port: int) -> dict[str, float]:
+    """Return the values of the metrics of inference workers; none if no page is served."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+            families = text_string_to_metric_families(page.read().decode())
+            samples = [sample for family in families for sample in family.samples]
+    except OSError:
+        return {}
+    found = [sample for sample in samples if sample.name.startswith("lastmile_inference_")]
+    assert all(sample.labels == {"group": "large"} for sample in found)
+    return {s.name: s.value for s in found if not s.name.endswith("_created")}
+
+
+def watch(folder: Path, port: int, is_over: threading.Event) -> list[dict[str, float]]:
+    """Return the pages until the end; let the model die once its last batch has been counted.
+
+    The busy seconds of its open call grow with each reading of the workers' counts. The second
+    reading after the call began is as new.
+    """
+    pages: list[dict[str, float]] = []
+    busy = set[float]()
+    while not is_over.wait(0.1):
+        if page := scrape(port):
+            pages.append(page)
+            if list_faults(folder):
+                busy.add(page["lastmile_inference_busy_seconds_total"])
+            if len(busy) > 2:
+                (folder / "die").touch()
+    return pages
+
+
+def test_counters_of_inference_workers_survive_a_killed_one(
+    project: Callable[..., Project], on_cluster: Lastmile, fused: Project
+) -> None:
+    run = project()
+    write(run, {}, folder=str(run.folder), fault="die_on_request")
+    [port] = free_ports(1)
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        pages = threads.submit(watch, run.folder, port, is_over)
+        try:
+            ended = on_cluster.run(*run.args("--address", "auto", "--metrics-port", str(port)))
+        finally:
+            is_over.set()
+    assert ended.code == 0, str(ended)
+    check_equal(run, fused)
+    rows, busy = "lastmile_inference_rows_total", "lastmile_inference_busy_seconds_total"
+    workers, waiting = "lastmile_inference_workers", "lastmile_inference_waiting_requests"
+    assert pages.result()[0].keys() == {rows, busy, workers, waiting}
+    for name in (rows, busy):
+        values = [page[name] for page in pages.result()]
+        assert values == sorted(values)
+    assert max(page.get(workers, 0) for page in pages.result()) == 2
+    [group] = run.summary.inference
+    # Batches of the killed worker's open request were scored twice.
+    assert 0 <= group.rows - read(run).num_rows < 100
 
 
 @pytest.mark.slow

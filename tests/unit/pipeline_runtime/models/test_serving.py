@@ -16,6 +16,7 @@ from pipeline_runtime.errors import StepError
 from pipeline_runtime.steps.base import Scorer, ServedModel, Transform
 from pipeline_runtime.steps.predict.model import PredictModel
 from pipeline_runtime.steps.predict.serving import Answer, ModelHost, from_ipc, to_ipc
+from pipeline_runtime.steps.predict.serving_counts import CallMeter, ServingCounts
 from pipeline_runtime.steps.predict.transform import BoundModel, Predict
 
 TYPES = {"y": pa.float32(), "z": pa.int64()}
@@ -88,7 +89,7 @@ def score_at_once(host: ModelHost, model: Doubler, requests: list[pa.Table]) -> 
 
 def wait_for_waiting(host: ModelHost, number: int) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while host.num_waiting != number:
+    while host.counts.num_waiting != number:
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -110,14 +111,49 @@ def test_only_automatic_batches_span_requests(
         assert answer["z"].to_pylist() == request["x"].to_pylist()
         assert answer["y"].to_pylist() == [2 * x for x in request["x"].to_pylist()]
     assert sorted(model.sizes) == sorted(sizes)
-    assert host.num_batches == len(sizes)
     host.wait_until_idle()
+    counts = host.counts
+    assert (counts.num_batches, counts.num_rows, counts.num_waiting) == (len(sizes), 9, 0)
+    assert 0 < counts.busy_seconds <= counts.ready_seconds
+
+
+@dataclass(slots=True)
+class Clock:
+    """A clock that stands until it is set."""
+
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fail_at(clock: Clock, now: float) -> None:
+    clock.now = now
+    raise StepError("no")
+
+
+def test_busy_time_has_open_and_failed_calls_but_not_their_rows() -> None:
+    clock = Clock()
+    meter = CallMeter(clock)
+    clock.now = 103.0
+    with meter.measure(5):
+        clock.now = 105.0
+        open_counts = meter.read(2)
+    with pytest.raises(StepError), meter.measure(7):
+        fail_at(clock, 106.0)
+    clock.now = 110.0
+    assert open_counts == ServingCounts(busy_seconds=2.0, ready_seconds=5.0, num_waiting=2)
+    assert meter.read(0) == ServingCounts(
+        num_batches=1, num_rows=5, busy_seconds=3.0, ready_seconds=10.0
+    )
 
 
 def test_an_error_is_the_answer_to_its_own_rows() -> None:
     model = Doubler()
     bad = [rows(0), rows(1), rows(-1, -2), rows(3)]
-    answers = score_at_once(make_host(model, "Auto"), model, bad)
+    host = make_host(model, "Auto")
+    answers = score_at_once(host, model, bad)
+    assert host.counts.num_rows == 3  # those of the batch that failed were scored again
     assert [isinstance(answer, pa.Table) for answer in answers] == [True, True, False, True]
     assert str(answers[2]) == "the model raised ValueError: 2 negative rows"
 

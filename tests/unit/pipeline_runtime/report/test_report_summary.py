@@ -71,6 +71,7 @@ def test_the_file_holds_the_sketched_shape(tmp_path: Path) -> None:
         *("version", "experiment", "run", "seeds", "versions", "machine", "dataset", "steps"),
         *("evaluationSteps", "training", "throughput", "timeShares", "checksum", "order"),
         *("checkpoints", "output", "measures", "snapshots", "models", "materialization"),
+        "inference",
         "warnings",
     }
 

@@ -29,6 +29,7 @@ class FakeTrainers:
     explanation: str | None = None
     calls: list[str] = field(default_factory=list)
     is_stopping: bool = False
+    is_closed: bool = False
 
     def wait(self, seconds: float) -> bool:
         self.looks -= 1
@@ -48,6 +49,9 @@ class FakeTrainers:
 
     def explain(self) -> str | None:
         return self.explanation
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 INTERRUPTED = ("Interrupted", "stopped as requested")
