@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -44,6 +44,9 @@ from pipeline_runtime.run.partition_commits import MOMENT, CommitRows, cut_commi
 from pipeline_runtime.run.phases import MATERIALIZING, PLAN, RAY
 from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
+
+if TYPE_CHECKING:  # it imports Ray
+    from pipeline_runtime.feed.over_ray.model_pool import PlacedModels
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +109,7 @@ def materialize(
     with (
         _connected(options) if needs_ray else nullcontext(),
         preceding.watch(progress.collector),
+        _place_models(plan, options) if needs_ray else nullcontext() as placed,
     ):
         preceding.phases.begin(MATERIALIZING)
         for keys in cut_commits(found.missing, found.partitions):
@@ -114,7 +118,7 @@ def materialize(
             )
             _sweep(table, found)
             writing = Writing(plan=plan, found=found, keys=keys, table=table)
-            opening = partial(_open_writers, needs_ray, options)
+            opening = partial(_open_writers, placed)
             write_partitions(writing, opening, progress)
             options.tables.add_complete(len(keys))
             note = f"materialize: {len(keys):,} partitions committed to {found.table}"
@@ -245,26 +249,27 @@ def write_partitions(
 
 
 def _open_writers(
-    needs_ray: bool, options: RunOptions, plan: Plan, stream: Stream, job: Job
+    placed: PlacedModels | None, plan: Plan, stream: Stream, job: Job
 ) -> AbstractContextManager[Writers]:
     # The package of the writing consumer imports this module.
-    if not needs_ray:
+    if placed is None:
         from pipeline_runtime.run.writing.local_writers import open_local_writers
 
         return open_local_writers(plan, stream)
     from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
+    return open_ray_writers(
+        plan, stream, job.staged, staging_field="spec.artifacts.uri", placed=placed
+    )
+
+
+def _place_models(plan: Plan, options: RunOptions) -> AbstractContextManager[PlacedModels]:
+    from pipeline_runtime.run.writing.ray_writers import place_models
+
     def show(note: str) -> None:
         options.preceding.show(Reading(notes=(note,)))
 
-    return open_ray_writers(
-        plan,
-        stream,
-        job.staged,
-        staging_field="spec.artifacts.uri",
-        on_note=show,
-        on_reading=options.inference.record,
-    )
+    return place_models(plan, on_note=show, on_reading=options.inference.record)
 
 
 @contextmanager

@@ -192,7 +192,7 @@ OnReading = Callable[[str, PoolReading], None]
 
 
 class ModelPool(ActorPool):
-    """The actor's class; `place_models` creates it."""
+    """The actor's class; `PlacedModels` creates it."""
 
     prefix = "inference-worker"
 
@@ -275,10 +275,10 @@ class _Watch(threading.Thread):
     """Reads the counts of pools until it is stopped, in a thread.
 
     Args:
-        pools: handles by group.
+        pools: by group; more may come.
     """
 
-    def __init__(self, pools: Mapping[str, Any], on_reading: OnReading) -> None:
+    def __init__(self, pools: Mapping[str, _Pool], on_reading: OnReading) -> None:
         super().__init__(name="lastmile-inference", daemon=True)
         self._pools = pools
         self._on_reading = on_reading
@@ -297,7 +297,8 @@ class _Watch(threading.Thread):
             self._on_reading(group, PoolReading(workers=None))
 
     def _read(self) -> None:
-        asked = {pool.read.remote(): group for group, pool in self._pools.items()}
+        pools = dict(self._pools)
+        asked = {pool.handle.read.remote(): group for group, pool in pools.items()}
         ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_POOL_SECONDS)
         for reference in ready:
             try:
@@ -308,79 +309,97 @@ class _Watch(threading.Thread):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedModels:
-    """Streams whose models are on inference workers.
+class _Pool:
+    """The inference workers of a group.
 
     Attributes:
-        streams: by role.
-        pools: by group; they end with their handles, and the inference workers with them.
-        watch: reads the pools' counts; None if there is no pool.
+        handle: of `ModelPool`; the pool ends with it, and its workers with the pool.
+        models: by their keys.
+        held: the reference of `models`.
     """
 
-    streams: dict[str, StreamPlan]
-    pools: Mapping[str, Any]
-    watch: _Watch | None
-
-    def close(self) -> None:
-        """End the inference workers, after the last reading of their counts."""
-        if self.watch is not None:
-            self.watch.stop()
-        for pool in self.pools.values():
-            ray.kill(pool)
+    handle: Any
+    models: Models
+    held: Any
 
 
-def place_models(
-    streams: Mapping[str, StreamPlan],
-    groups: Sequence[InferenceWorkers],
-    *,
-    is_cluster: bool,
-    on_note: Callable[[str], None],
-    on_reading: OnReading,
-) -> PlacedModels:
-    """Start the inference workers that streams need, and connect the streams to them.
+class PlacedModels:
+    """The inference workers of a run, which serve all streams with the same models.
 
     Args:
         is_cluster: True on a cluster that Lastmile runs, whose pods of a group are waited for.
         on_note: called with lines for people.
         on_reading: called by a thread with the counts of each group, every few seconds.
     """
-    served = {
-        (role, step.path, path): model
-        for role, stream in streams.items()
-        for step in stream.steps
-        for path, model in step.transform.served.items()
-    }
-    clients: dict[tuple[str, str, str], RemoteModel] = {}
-    pools: dict[str, Any] = {}
-    for group in groups:
-        models = {"/".join(place): m for place, m in served.items() if m.group == group.name}
-        if not models:
-            continue
-        places = Places.of(group, is_cluster=is_cluster)
-        pool, held = _start_pool(places), ray.put(models)
-        pools[group.name] = pool
-        if not is_cluster:
-            on_note(_describe(places))
-        for place in (place for place in served if "/".join(place) in models):
-            clients[place] = RemoteModel(
-                pool=pool,
-                models=held,
-                key="/".join(place),
-                group=group.name,
-                deadline_seconds=group.progress_deadline_seconds,
-            )
-    connected = {role: _connect(stream, role, clients) for role, stream in streams.items()}
-    return PlacedModels(streams=connected, pools=pools, watch=_start_watch(pools, on_reading))
 
+    def __init__(
+        self,
+        groups: Sequence[InferenceWorkers],
+        *,
+        is_cluster: bool,
+        on_note: Callable[[str], None],
+        on_reading: OnReading,
+    ) -> None:
+        self._groups = groups
+        self._is_cluster = is_cluster
+        self._on_note = on_note
+        self._on_reading = on_reading
+        self._pools: dict[str, _Pool] = {}
+        self._watch: _Watch | None = None
 
-def _start_watch(pools: Mapping[str, Any], on_reading: OnReading) -> _Watch | None:
-    if not pools:
-        return None
-    for group in pools:
-        on_reading(group, PoolReading(workers=()))  # its workers are still to start
-    watch = _Watch(pools, on_reading)
-    watch.start()
-    return watch
+    def connect(self, streams: Mapping[str, StreamPlan]) -> dict[str, StreamPlan]:
+        """Return streams whose models are on inference workers, after starting those.
+
+        The workers of a call before go on if their models are the same.
+        """
+        served = {
+            (role, step.path, path): model
+            for role, stream in streams.items()
+            for step in stream.steps
+            for path, model in step.transform.served.items()
+        }
+        clients: dict[tuple[str, str, str], RemoteModel] = {}
+        for group in self._groups:
+            models = {place: m for place, m in served.items() if m.group == group.name}
+            if not models:
+                continue
+            pool = self._find_pool(group, {"/".join(place): m for place, m in models.items()})
+            for place in models:
+                clients[place] = RemoteModel(
+                    pool=pool.handle,
+                    models=pool.held,
+                    key="/".join(place),
+                    group=group.name,
+                    deadline_seconds=group.progress_deadline_seconds,
+                )
+        return {role: _connect(stream, role, clients) for role, stream in streams.items()}
+
+    def _find_pool(self, group: InferenceWorkers, models: Models) -> _Pool:
+        """Return the pool of a group with these models, which is started if it is not there."""
+        found = self._pools.get(group.name)
+        if found is not None and found.models == models:
+            return found
+        if found is not None:
+            ray.kill(found.handle)
+        places = Places.of(group, is_cluster=self._is_cluster)
+        pool = _Pool(handle=_start_pool(places), models=models, held=ray.put(models))
+        self._pools[group.name] = pool
+        if not self._is_cluster:
+            self._on_note(_describe(places))
+        self._on_reading(group.name, PoolReading(workers=()))  # its workers are still to start
+        if self._watch is None:
+            self._watch = _Watch(self._pools, self._on_reading)
+            self._watch.start()
+        return pool
+
+    def close(self) -> None:
+        """End the inference workers, after the last reading of their counts."""
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        for pool in self._pools.values():
+            ray.kill(pool.handle)
+        self._pools.clear()
 
 
 def _start_pool(places: Places) -> Any:

@@ -29,7 +29,7 @@ from pipeline_runtime.feed.over_ray.data_config import (
     OneTrainerDataConfig,
     dataset_name,
 )
-from pipeline_runtime.feed.over_ray.model_pool import PlacedModels, place_models
+from pipeline_runtime.feed.over_ray.model_pool import PlacedModels
 from pipeline_runtime.feed.over_ray.ray_data import (
     RayDataOptions,
     broadcast_side_tables,
@@ -73,9 +73,15 @@ class RayTrainers:
         self, run: PreparedRun, options: RunOptions, past: Past, on_note: Callable[[str], None]
     ) -> None:
         self._monitor = start_monitor(Recorder(past))
-        self._placed = _place_models(run, options, on_note)
+        self._placed = PlacedModels(
+            run.plan.inference_workers,
+            is_cluster=is_in_pod(),
+            on_note=on_note,
+            on_reading=options.inference.record,
+        )
         try:
-            run = replace(run, plan=replace(run.plan, streams=self._placed.streams))
+            streams = self._placed.connect(run.plan.streams)
+            run = replace(run, plan=replace(run.plan, streams=streams))
             self._fit = _Fit(_build_trainer(run, options, self._monitor))
         except BaseException:
             self._placed.close()
@@ -158,19 +164,6 @@ def _is_death(failure: BaseException | None) -> bool:
     """Return whether a trainer's failure is the death of its process, which Ray wraps."""
     failure = getattr(failure, "health_check_failure", failure)
     return isinstance(failure, ray.exceptions.RayActorError)
-
-
-def _place_models(
-    run: PreparedRun, options: RunOptions, on_note: Callable[[str], None]
-) -> PlacedModels:
-    """Start the inference workers that the streams need."""
-    return place_models(
-        run.plan.streams,
-        run.plan.inference_workers,
-        is_cluster=is_in_pod(),
-        on_note=on_note,
-        on_reading=options.inference.record,
-    )
 
 
 def _build_trainer(run: PreparedRun, options: RunOptions, monitor: Any) -> TorchTrainer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from pipeline_runtime.feed.base import Feed
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.feed.over_ray.actor_pool import draining_nodes
 from pipeline_runtime.feed.over_ray.actor_readers import ActorReaders, start_pool
-from pipeline_runtime.feed.over_ray.model_pool import OnReading, place_models
+from pipeline_runtime.feed.over_ray.model_pool import OnReading, PlacedModels
 from pipeline_runtime.feed.over_ray.ray_data import (
     RayDataFeed,
     RayDataOptions,
@@ -48,6 +48,20 @@ _MAX_RETRIES = 10
 _MAX_CLAIM_BYTES = 1 << 16
 
 
+def place_models(
+    plan: Plan, *, on_note: Callable[[str], None], on_reading: OnReading
+) -> AbstractContextManager[PlacedModels]:
+    """Return the inference workers of a run for all of its commits, which end with the context."""
+    return closing(
+        PlacedModels(
+            plan.inference_workers,
+            is_cluster=is_in_pod(),
+            on_note=on_note,
+            on_reading=on_reading,
+        )
+    )
+
+
 @contextmanager
 def open_ray_writers(
     plan: Plan,
@@ -55,16 +69,14 @@ def open_ray_writers(
     staged: Storage,
     *,
     staging_field: str,
-    on_note: Callable[[str], None],
-    on_reading: OnReading,
+    placed: PlacedModels,
 ) -> Iterator[Writers]:
     """Yield the data workers as writers. Ray must be connected.
 
     Args:
         staged: folder of the run's staged files, which every node must reach.
         staging_field: the field of the manifest that decides where it is.
-        on_note: called with lines for people.
-        on_reading: called with the counts of inference workers, from another thread.
+        placed: starts the inference workers that the stream needs, and outlives the writers.
 
     Raises, and turns Ray's errors into, a LastmileError.
     """
@@ -72,17 +84,9 @@ def open_ray_writers(
     logging.getLogger("ray.data").setLevel(logging.getLogger("ray").level)
     labels = find_placement(0, wants_gpus=False).data
     failures = None
-    placed = None
     try:
         _check_reach(staged, staging_field, labels)
-        placed = place_models(
-            {ROLE: stream.plan},
-            plan.inference_workers,
-            is_cluster=is_in_pod(),
-            on_note=on_note,
-            on_reading=on_reading,
-        )
-        stream = replace(stream, plan=placed.streams[ROLE])
+        stream = replace(stream, plan=placed.connect({ROLE: stream.plan})[ROLE])
         if plan.feed.engine == "RayData":
             failures = _start_failures()
             options = RayDataOptions(
@@ -117,9 +121,6 @@ def open_ray_writers(
         raise _find_cause(error, failures) from error
     except ray.exceptions.RayError as error:
         raise FeedError(f"Ray ended the run: {error}; run again with --resume") from error
-    finally:
-        if placed is not None:
-            placed.close()
 
 
 def _find_cause(error: Exception, failures: Any) -> LastmileError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,7 @@ from pipeline_runtime.sources import open_location
 from pipeline_runtime.training.position import digest_units
 
 if TYPE_CHECKING:  # a plan is shown before this is imported
+    from pipeline_runtime.feed.over_ray.model_pool import PlacedModels
     from pipeline_runtime.run.writing.writing_metrics import WritingCollector
 
 
@@ -117,6 +118,7 @@ class WritingRun:
         self.warnings: list[str] = []
         self._notes: list[str] = []  # lines to show with the next progress
         self._inference = ReportedInference()
+        self._placed: PlacedModels | None = None
         self.measures = KeptMeasures(basis.plan.main.steps, basis.run_location)
         self.num_trainers = 0 if needs_ray else None
         self._began = self._ended = time.monotonic()
@@ -156,7 +158,8 @@ class WritingRun:
         self._inference = control.options.inference
         self._began = time.monotonic()
         try:
-            self._write(control)
+            with self._place_models() as self._placed:
+                self._write(control)
             return Outcome(kind="Complete")
         except (Stopped, Interrupted):
             error = "stopped by a signal; run again with --resume to continue"
@@ -219,7 +222,7 @@ class WritingRun:
 
     def _open_writers(self, stream: Stream, job: Job) -> AbstractContextManager[Writers]:
         """Open writers in this process and beside it, or over Ray."""
-        if self.num_trainers is None:
+        if self._placed is None:
             return open_local_writers(self.basis.plan, stream)
         from pipeline_runtime.run.writing.ray_writers import open_ray_writers
 
@@ -228,8 +231,17 @@ class WritingRun:
             stream,
             job.staged,
             staging_field=job.target.staging_field,
-            on_note=self._notes.append,
-            on_reading=self._inference.record,
+            placed=self._placed,
+        )
+
+    def _place_models(self) -> AbstractContextManager[PlacedModels | None]:
+        """Return the inference workers of all commits; None without Ray."""
+        if self.num_trainers is None:
+            return nullcontext()
+        from pipeline_runtime.run.writing.ray_writers import place_models
+
+        return place_models(
+            self.basis.plan, on_note=self._notes.append, on_reading=self._inference.record
         )
 
     def build_results(self, control: Control) -> Results:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -14,12 +17,20 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from loopback import free_ports
 from prometheus_client.parser import text_string_to_metric_families
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import FloatType, LongType, NestedField
+from ray_heads import RealRay
 from run_support import Project
 from warm_lastmile import Ended, Lastmile
+from written_iceberg import make_lake
 
 ROWS = 4000
+COLUMNS = ((1, "id", LongType()), (2, "x", FloatType()), (3, "part", LongType()))
 # Inference workers are told from data workers and drivers by the name of their actor's class.
 MODELS = """
 import os, pathlib, signal, time
@@ -62,7 +73,9 @@ class Model(torch.nn.Module):
     def complain(self):
         raise ValueError("these rows do not please")
 
-def load(size=32, **options):
+def load(size=32, loads=None, **options):
+    if loads:
+        (pathlib.Path(loads) / f"load-{time.time_ns()}").touch()
     return Model(size, **options).double().float()
 """
 
@@ -250,3 +263,54 @@ def test_errors_read_the_same_on_inference_workers(
         assert "spec.pipeline[1] (predict" in ended.stdout
         reason = "predict.models[0]: the model raised ValueError: these rows do not please"
         assert f": {reason}" in ended.stdout
+
+
+# A commit per partition, each of which has much less than a commit usually has.
+PROGRAM = """
+import sys
+from pipeline_runtime import cli
+from pipeline_runtime.run import partition_commits
+partition_commits._BYTES_PER_COMMIT = 1
+sys.argv[0] = "lastmile"
+cli.main()
+"""
+
+
+@pytest.mark.slow
+def test_inference_workers_outlive_a_commit(
+    project: Callable[..., Project], cluster: RealRay, fused: Project
+) -> None:
+    run = project()
+    write(run, {"maxReplicas": 1}, loads=str(run.folder))
+    lake = make_lake(run.folder)
+    rows = build_table().append_column("part", pa.array(np.arange(ROWS) % 3))
+    columns = [NestedField(i, n, t, required=False) for i, n, t in COLUMNS]
+    by_part = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "part"))
+    lake.create_table("db.rows", Schema(*columns), partition_spec=by_part).append(
+        rows.select(["id", "x", "part"])
+    )
+    manifest = yaml.safe_load((run.folder / "manifest.yaml").read_text())
+    uri, warehouse = f"sqlite:///{run.folder}/catalog.db", f"file://{run.folder}/lake"
+    changed = {
+        "catalogs": [{"name": "lake", "type": "Sql", "uri": uri, "warehouse": warehouse}],
+        "dataset": {"iceberg": {"catalog": "lake", "table": "db.rows"}, "rowKey": ["id"]},
+        "output": {
+            "mode": "OverwritePartitions",
+            "columns": ["id", "part", "score"],
+            "partitionBy": ["part"],
+            "iceberg": {"catalog": "lake", "table": "db.x"},
+        },
+    }
+    run.write({**manifest["spec"], **changed}, {"served_models": MODELS})
+    command = [sys.executable, "-c", PROGRAM, *run.args("--address", "auto")]
+    env = {**os.environ, **cluster.driver_env}
+    subprocess.run(command, check=True, cwd=run.folder, env=env)
+    table = lake.load_table("db.x")
+    assert len(table.metadata.snapshots) == 3
+    found = table.scan().to_arrow().sort_by("id")
+    assert found["id"].equals(read(fused)["id"])
+    # Batches have other rows, and sums of floats other last bits.
+    assert np.allclose(found["score"], read(fused)["score"], atol=1e-6)
+    # One by the planner, and one by the only inference worker.
+    assert len(list(run.folder.glob("load-*"))) == 2
+    lake.engine.dispose()
