@@ -32,6 +32,13 @@ def _pace(name: str, *labels: str) -> str:
     return f"max{by} (rate(lastmile_{name}{{{_WHICH}}}[{_RATE}]))"
 
 
+def _gpus(matchers: str) -> str:
+    """Return the utilisation of each GPU, as a share of 1."""
+    return f"max by (pod, GpuIndex) (ray_node_gpus_utilization{{{_WHICH}, {matchers}}}) / 100"
+
+
+# Roles of the pods of inference workers.
+_INFERENCE = "inference-.+"
 _LOOP = _pace("run_loop_seconds_total")
 # Beginnings of the names of metrics: of `output`, and of the step materialize while it computes.
 WRITERS = ("output", "materialization")
@@ -174,7 +181,7 @@ _GPUS = Row(
             queries=(
                 Query(expr=_status("gpu_utilization_ratio"), legend="mean"),
                 Query(
-                    expr=f"max by (pod, GpuIndex) (ray_node_gpus_utilization{{{_WHICH}}}) / 100",
+                    expr=_gpus(f'role!~"{_INFERENCE}"'),
                     legend="{{pod}} {{GpuIndex}}",
                 ),
                 Query(expr=_head("trainer_busy_ratio"), legend="trainers in steps"),
@@ -262,6 +269,54 @@ _WORKERS = Row(
                     legend="{{reason}}",
                 ),
             ),
+            width=6,
+        ),
+    ),
+)
+
+_SERVING = Row(
+    title="Inference workers",
+    panels=(
+        Panel(
+            title="Inference workers",
+            description="Inference workers of each group that take requests: one for each GPU, or "
+            "for each pod without any.",
+            unit="",
+            queries=(Query(expr=_head("inference_workers", "group"), legend="{{group}}"),),
+            width=6,
+        ),
+        Panel(
+            title="Rows scored per second",
+            description="Rows that the models of each group scored; a row counts once for each "
+            "model.",
+            unit="rowsps",
+            queries=(Query(expr=_pace("inference_rows_total", "group"), legend="{{group}}"),),
+            width=6,
+        ),
+        Panel(
+            title="Busy inference workers",
+            description="Share of the inference workers' time spent in their models, and "
+            "utilisation of their GPUs. Busy workers with idle GPUs: the batches are small, or "
+            "the model works on the CPU.",
+            unit="percentunit",
+            top=1,
+            queries=(
+                Query(
+                    expr=f"{_pace('inference_busy_seconds_total', 'group')} "
+                    f"/ on (group) ({_head('inference_workers', 'group')} > 0)",
+                    legend="{{group}}",
+                ),
+                Query(expr=_gpus(f'role=~"{_INFERENCE}"'), legend="{{pod}} {{GpuIndex}}"),
+            ),
+            width=6,
+        ),
+        Panel(
+            title="Requests that wait",
+            description="Requests of data workers that wait at inference workers. Always 0: data "
+            "workers are the slower side. Many, and busy workers: more inference workers "
+            "would help.",
+            unit="",
+            queries=(Query(expr=_head("inference_waiting_requests", "group"), legend="{{group}}"),),
             width=6,
         ),
     ),
@@ -380,7 +435,7 @@ EXPERIMENT = Board(
     description="One experiment: how its training gets on, why its GPUs wait, and what the "
     "autoscaler decided.",
     variables=("namespace", "experiment"),
-    rows=(_NOW, _TRAINING, _GPUS, _WORKERS, _TABLES, _RESOURCES),
+    rows=(_NOW, _TRAINING, _GPUS, _WORKERS, _SERVING, _TABLES, _RESOURCES),
     marks=(
         Mark(
             name="Decisions",

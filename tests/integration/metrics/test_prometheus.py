@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
+import pytest
 from facts import assert_told
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_server import SCRAPE_SECONDS, Prometheus
@@ -22,13 +23,17 @@ from dataset_operator.sources.base import Reading, Run
 from dataset_operator.sources.prometheus import PrometheusSource
 from dataset_operator.testing import StandInRay
 from pipeline_runtime.feed.base import WorkerUsage
+from pipeline_runtime.feed.over_ray.model_pool import PoolReading
 from pipeline_runtime.iceberg.pins import Pin
 from pipeline_runtime.metrics import Pace, RunCollector
 from pipeline_runtime.output.job import Progress
 from pipeline_runtime.report import Materialized
+from pipeline_runtime.run.inference_metrics import InferenceCollector
+from pipeline_runtime.run.reported_inference import ReportedInference
 from pipeline_runtime.run.reported_tables import ReportedTables
 from pipeline_runtime.run.table_metrics import TableCollector
 from pipeline_runtime.run.writing.writing_metrics import WritingCollector
+from pipeline_runtime.steps.predict.serving_counts import ServingCounts
 from tools.dashboards.experiment import EXPERIMENT
 from tools.dashboards.fleet import FLEET
 
@@ -164,6 +169,57 @@ def test_the_dashboards_find_the_tables_of_a_writer(prometheus: Prometheus) -> N
                 name = f"{panel.title}: {query.legend}"
                 assert value == wanted.get(name, value), name
                 assert value > 0.0, name
+
+    asyncio.run(story())
+
+
+def page_of_inference(rows: int) -> bytes:
+    """Return the page of a driver with two inference workers, of which one is busy."""
+    inference, registry = ReportedInference(), CollectorRegistry()
+    counts = ServingCounts(num_rows=rows, busy_seconds=rows / 1000, num_waiting=3)
+    known = {"a": counts, "b": ServingCounts()}
+    inference.record("large", PoolReading(workers=("a", "b"), counts=known))
+    registry.register(InferenceCollector(inference))
+    return generate_latest(registry)
+
+
+def test_the_dashboard_shows_inference_workers_and_their_gpus(prometheus: Prometheus) -> None:
+    pages = prometheus.exporter.pages
+    labels = 'experiment="clicks",GpuIndex="0"'
+    pages["/ray"] = (
+        f'ray_node_gpus_utilization{{{labels},pod="clicks-large",role="inference-large"}} 70\n'
+        f'ray_node_gpus_utilization{{{labels},pod="clicks-trainer",role="trainers"}} 20\n'
+    ).encode()
+    [row] = [row for row in EXPERIMENT.rows if row.title == "Inference workers"]
+    queries = {f"{p.title}: {q.legend}": q.expr for p in row.panels for q in p.queries}
+    [queries["trainers"]] = [
+        query.expr
+        for panel in EXPERIMENT.panels
+        for query in panel.queries
+        if panel.title == "GPU utilisation" and query.legend.startswith("{{pod}}")
+    ]
+    variables = {"$namespace": "team", "$experiment": "clicks", "$__rate_interval": "1m"}
+    for variable, value in variables.items():
+        queries = {name: expr.replace(variable, value) for name, expr in queries.items()}
+
+    async def story() -> None:
+        rows, rate = 0, 0.0
+        while rate == 0.0:
+            rows += 1000
+            pages["/driver"] = page_of_inference(rows)
+            await asyncio.sleep(SCRAPE_SECONDS)
+            rate = sum(await ask(prometheus, queries["Rows scored per second: {{group}}"]))
+        found = {name: await ask(prometheus, expr) for name, expr in queries.items()}
+        [busy] = found.pop("Busy inference workers: {{group}}")
+        # Time of the busy one of two, at 1,000 rows per second.
+        [rate] = found.pop("Rows scored per second: {{group}}")
+        assert busy == pytest.approx(rate / 1000 / 2, rel=0.5)
+        assert found == {
+            "Inference workers: {{group}}": [2.0],
+            "Busy inference workers: {{pod}} {{GpuIndex}}": [0.7],
+            "Requests that wait: {{group}}": [3.0],
+            "trainers": [0.2],
+        }
 
     asyncio.run(story())
 

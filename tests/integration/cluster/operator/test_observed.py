@@ -51,6 +51,22 @@ ABSENT = {
         for query in panel.queries
     },
     **{
+        f"lastmile-experiment / {panel.title}: {query.legend}": "it has no inference workers"
+        for row in EXPERIMENT.rows
+        if row.title == "Inference workers"
+        for panel in row.panels
+        for query in panel.queries
+    },
+    **{
+        f"{alert} / lastmile_inference_{name}": "it has no inference workers"
+        for alert, name in (
+            ("LastmileInferenceSaturated", "busy_seconds_total"),
+            ("LastmileInferenceSaturated", "workers"),
+            ("LastmileInferenceSaturated", "waiting_requests"),
+            ("LastmileInferenceWorkersMissing", "workers"),
+        )
+    },
+    **{
         f"{alert} / lastmile_{prefix}_{name}": "it trains"
         for prefix in WRITERS
         for alert, name in (

@@ -25,7 +25,7 @@ from prometheus_server import running
 from ray_heads import RealRay, running_head
 from reconcile_stage import NAME, SMALL, Stage, stage_of
 
-from dataset_operator.api import RAY_METRICS_PORT
+from dataset_operator.api import HEAD, RAY_METRICS_PORT, TRAINERS
 from dataset_operator.serve import serving
 from dataset_operator.settings import parse_settings
 from dataset_operator.telemetry.freshness import compare_forever
@@ -183,8 +183,8 @@ async def observing(
             config = _configure(
                 _job("operator", operator_port),
                 _job("driver", driver_port, **of_pod, pod=HEAD_POD),
-                _job("node", ray.metrics, **of_pod, pod=HEAD_POD),
-                _job("gpus", node, **of_pod, pod=TRAINER_POD),
+                _job("node", ray.metrics, **of_pod, pod=HEAD_POD, role=HEAD),
+                _job("gpus", node, **of_pod, pod=TRAINER_POD, role=TRAINERS),
             )
             with running(program, folder, config) as port:
                 async with _beside(_hand_on(stage, driver_port)):

@@ -61,6 +61,8 @@ def test_the_monitor_of_experiments_gives_the_labels_that_dashboards_ask_for() -
     named = {"sourceLabels": [name_label(EXPERIMENT_LABEL)], "targetLabel": "experiment"}
     assert named in driver["relabelings"]
     assert named in ray["relabelings"]
+    role = {"sourceLabels": [name_label(ROLE_LABEL)], "targetLabel": "role"}
+    assert role in ray["relabelings"]
     heads = {"sourceLabels": [name_label(ROLE_LABEL)], "regex": HEAD, "action": "keep"}
     assert heads in driver["relabelings"]
     # As test_builders.py finds them on the pods.
