@@ -20,7 +20,7 @@ from pipeline_runtime.errors import LastmileError
 from pipeline_runtime.feed.chunk import StepCount
 from pipeline_runtime.monitor import RankSnapshot
 
-_WORKER_STATES = ("read", "compute", "blocked_output", "idle")
+_WORKER_STATES = ("read", "compute", "inference", "blocked_output", "idle")
 _BLOCKED_STAGES = ("production", "transfer", "batching", "collate")
 # Limits of the training's own metrics; only the history has more of them, or longer names.
 MAX_TRAINING_METRICS = 16
@@ -257,6 +257,7 @@ def run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
         "read": total["read"] - total["warming_read"],
         "compute": total["compute"] - total["warming_compute"],
         "warming": total["warming_read"] + total["warming_compute"],
+        "inference": total["inference"],
         "blocked_output": total["blocked_output"],
         "idle": total["idle"],
     }

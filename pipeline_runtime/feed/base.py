@@ -33,6 +33,7 @@ class WorkerUsage:
 
     read: float = 0.0  # reading and decoding
     compute: float = 0.0  # the steps, and batches made of rows
+    inference: float = 0.0  # steps waited for inference workers
     blocked_output: float = 0.0  # as many chunks as allowed were ahead of the trainer
     idle: float = 0.0  # nothing to do: no group to lease, or the next call had not arrived
     warming_read: float = 0.0  # of read, by readers that had just started

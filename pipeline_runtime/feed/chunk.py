@@ -46,6 +46,7 @@ class Header:
     counts: tuple[StepCount, ...]
     idle_share: float = 0.0  # share of its rows in long runs that the first filters drop entirely
     gap_seconds: float = 0.0  # in which its reader made nothing, before this chunk
+    waiting_seconds: float = 0.0  # its steps' waits for inference workers, not part of `counts`
     batching_seconds: float = 0.0  # its reader's time to make batches
     read_seconds: float = 0.0  # duration of the read, perhaps concurrent with other work
     observed: tuple[bytes, ...] = ()

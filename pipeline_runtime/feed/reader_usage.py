@@ -44,6 +44,7 @@ class UsageMeter:
         compute = sum(count.seconds for count in header.counts[1:]) + header.batching_seconds
         usage.read += read
         usage.compute += compute
+        usage.inference += header.waiting_seconds
         usage.rows += header.num_rows
         now = self.clock()
         if now - usage.began.setdefault(reader, now) < WARMING_SECONDS:
@@ -79,6 +80,7 @@ class Paces:
             self._seconds_per_row[reader] = None
             return
         seconds = sum(count.seconds for count in header.counts) + header.batching_seconds
+        seconds += header.waiting_seconds
         of_chunk = self._seconds_per_chunk.setdefault(reader, seconds)
         self._seconds_per_chunk[reader] += _PACE_SMOOTHING * (seconds - of_chunk)
         rows = header.counts[0].rows if header.counts else 0

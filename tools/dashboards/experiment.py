@@ -207,7 +207,8 @@ _GPUS = Row(
         Panel(
             title="What readers do",
             description="Readers by what they do. blocked_output: rows are made that nobody takes "
-            "yet, so there are enough; idle: nothing is left to lease.",
+            "yet, so there are enough; inference: they wait for inference workers; idle: nothing "
+            "is left to lease.",
             kind="stack",
             queries=(Query(expr=_pace("run_worker_seconds_total", "state"), legend="{{state}}"),),
         ),

@@ -102,5 +102,6 @@ def _build_workers(known: dict[tuple[str, str], float]) -> WorkerCounters | None
         read_seconds=read,
         compute_seconds=compute,
         blocked_seconds=blocked,
-        idle_seconds=idle,
+        # The wait for inference workers, which other data workers would not shorten.
+        idle_seconds=idle + known.get(("worker_seconds_total", "inference"), 0.0),
     )

@@ -19,6 +19,7 @@ from pipeline_runtime.errors import TrainingError
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.leases import Task
 from pipeline_runtime.feed.making.batching import Batching, make_ready
+from pipeline_runtime.feed.making.waiting import read_waited
 from pipeline_runtime.feed.making.work import read_group
 from pipeline_runtime.plan.model import StreamPlan
 
@@ -101,7 +102,7 @@ class ChunkMaker:
                     chunks = self._begin(stream, role, task)
             self._late.append(key)
             self._num_made += 1
-        gap_seconds = time.perf_counter() - self._finished
+        gap_seconds, waited = time.perf_counter() - self._finished, read_waited()
         chunk = next(chunks)
         before = self._idle_share[role]
         self._idle_share[role] = before + _SHARE_SMOOTHING * (chunk.header.idle_share - before)
@@ -110,7 +111,10 @@ class ChunkMaker:
                 self._open[key] = (task.chunk + 1, chunks)
                 if len(self._open) > _MAX_OPEN_GROUPS:
                     self._open.popitem(last=False)
-        chunk = replace(chunk, header=replace(chunk.header, gap_seconds=gap_seconds))
+        header = replace(
+            chunk.header, gap_seconds=gap_seconds, waiting_seconds=read_waited() - waited
+        )
+        chunk = replace(chunk, header=header)
         if stream.finish is not None:
             chunk = _finish(stream.finish, chunk)
         if stream.batching is not None:

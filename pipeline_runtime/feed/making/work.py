@@ -29,6 +29,7 @@ from pipeline_runtime.feed.making.group_reading import (
     read_rest,
 )
 from pipeline_runtime.feed.making.stage_rows import Rows
+from pipeline_runtime.feed.making.waiting import read_waited
 from pipeline_runtime.plan.groups import Group, permutation
 from pipeline_runtime.plan.model import FirstLook, PlannedStep, StreamPlan
 from pipeline_runtime.sources.gather import Int64s, one_chunk
@@ -237,13 +238,13 @@ def _run_steps(
 ) -> _Done:
     done = _Done([], [])
     for step in steps:
-        started = time.perf_counter()
+        started, waited = time.perf_counter(), read_waited()
         try:
             # Each epoch has the same rows, and the first one's are observed.
             observed = rows.run(step, observes=header.epoch == 0)
         except (Exception, SystemExit) as error:  # a function that exits would end the worker
             raise _explain_failure(step, header, places, error) from error
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started - (read_waited() - waited)
         count = StepCount(rows=rows.num_rows, num_bytes=rows.num_bytes, seconds=seconds)
         done.counts.append(count)
         if observed is not None:

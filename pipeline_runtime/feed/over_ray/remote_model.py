@@ -20,6 +20,7 @@ import pyarrow as pa
 import ray
 
 from pipeline_runtime.errors import LastmileError, StepError
+from pipeline_runtime.feed.making.waiting import waiting
 from pipeline_runtime.feed.over_ray.actor_pool import Found
 from pipeline_runtime.steps.predict.serving import Answer, from_ipc, to_ipc
 
@@ -57,18 +58,20 @@ class RemoteModel:
         """Send rows; see `steps.base.ModelClient`."""
         crew = _find_crew(self)
         content = to_ipc(rows)
-        first = crew.send(self.key, content)
+        with waiting():
+            first = crew.send(self.key, content)
 
         def finish() -> pa.Table:
             sent = first
             for number in range(1, MAX_TRIES + 1):
-                answer = crew.wait(sent)
+                with waiting():
+                    answer = crew.wait(sent)
+                    if answer is None and number < MAX_TRIES:
+                        sent = crew.send(self.key, content)
                 if isinstance(answer, BaseException):
                     raise answer
                 if answer is not None:
                     return answer
-                if number < MAX_TRIES:
-                    sent = crew.send(self.key, content)
             raise StepError(
                 f"{MAX_TRIES} inference workers of {self.group!r} died, or finished no batch "
                 f"within {self.deadline_seconds:,.0f} s, while they scored {rows.num_rows:,} rows; "

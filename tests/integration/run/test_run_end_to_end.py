@@ -193,7 +193,7 @@ def test_prometheus_reads_its_metrics_while_it_runs(finished: Finished) -> None:
     rows = {s.labels["step"]: s.value for s in families["lastmile_step_output_rows"].samples}
     assert list(rows)[:2] == ["0-read", "1-where"]
     workers = {s.labels["state"]: s.value for s in families["lastmile_worker_seconds"].samples}
-    assert set(workers) == {"read", "compute", "blocked_output", "idle"}
+    assert set(workers) == {"read", "compute", "inference", "blocked_output", "idle"}
     assert min(workers["read"], workers["compute"]) > 0
     [readers] = families["lastmile_ready_readers"].samples
     assert readers.value == len(os.sched_getaffinity(0))

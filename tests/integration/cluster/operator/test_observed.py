@@ -87,7 +87,7 @@ SELDOM = {
 PICTURES = Path(os.environ["LASTMILE_PICTURES"]) if "LASTMILE_PICTURES" in os.environ else None
 # docs/operating/observe.md, «How many series».
 MAX_OPERATOR_SERIES = 30
-MAX_DRIVER_SERIES = 26 + 22 + 3 * 3 + 2
+MAX_DRIVER_SERIES = 27 + 23 + 3 * 3 + 2
 SCRAPE_SERIES = 5  # Prometheus' own of each target
 
 

@@ -46,6 +46,14 @@ def test_a_page_of_a_driver_is_read() -> None:
     assert found.data_workers == 3.0
 
 
+def test_a_wait_for_inference_workers_is_no_work_of_data_workers() -> None:
+    line = 'lastmile_run_worker_seconds_total{state="inference"} 30.0\n'
+    workers = parse_scaling(PAGE + line).workers
+    assert workers is not None
+    assert (workers.read_seconds, workers.compute_seconds) == (12.0, 8.0)
+    assert (workers.blocked_seconds, workers.idle_seconds) == (2.0, 31.0)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -1,5 +1,6 @@
 """The feed over readers: whatever they do, every chunk once, in order if asked, never far ahead."""
 
+import time
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
@@ -315,3 +316,29 @@ def test_a_chunk_asked_again_is_the_same(root: Path) -> None:
     for index in (1, 2, 0, 1, 2, 2):  # as readers are asked after others were lost
         task = Task(position=0, group=group, chunk=index)
         assert maker.make("training", task).table == whole[index].table
+
+
+WAITER = """
+import time
+from pipeline_runtime.feed.making.waiting import waiting
+
+def wait(table):
+    with waiting():
+        time.sleep(0.3)
+    return table
+"""
+
+
+def test_a_wait_for_inference_workers_is_not_time_of_its_step(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waiting_step.py").write_text(WAITER)
+    monkeypatch.syspath_prepend(tmp_path)
+    base = Pipeline.read_parquet("t/", row_key="id").map("waiting_step:wait")
+    feed, stream = threads_over(root, base, in_order=True)
+    maker = ChunkMaker(lambda role: stream)
+    began = time.perf_counter()
+    header = maker.make("training", Task(position=0, group=feed.groups[0], chunk=0)).header
+    assert header.waiting_seconds >= 0.3
+    spent = sum(count.seconds for count in header.counts) + header.waiting_seconds
+    assert spent <= time.perf_counter() - began

@@ -1,5 +1,7 @@
 """Readers' time: a gap is idle while the trainer waited, else blocked on output."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipeline_runtime.feed.base import Waited, WorkerUsage
@@ -55,6 +57,13 @@ def test_a_reader_starts_once_however_many_epochs_there_are() -> None:
         now[0] = 100.0 + 15.0 * epoch
         UsageMeter(usage, Waited(), clock=lambda: now[0]).deliver("a", "x", header(0.0), 0)
     assert (usage.rows, usage.warming_rows) == (4, 2)
+
+
+def test_a_wait_for_inference_workers_is_no_work() -> None:
+    usage = WorkerUsage()
+    waited = replace(header(0.0), waiting_seconds=4.0)
+    UsageMeter(usage, Waited()).deliver("a", "x", waited, 0)
+    assert (usage.read, usage.compute, usage.inference, usage.idle) == (2.0, 1.5, 4.0, 0.0)
 
 
 def test_a_data_worker_counts_once_it_has_delivered() -> None:
