@@ -44,7 +44,7 @@ from pipeline_runtime.config import (
 Scaler = Literal["Fixed", "Policy"]
 # None: pods are deleted with their cluster only.
 # ByRay: Ray gives the pods no more work, and the operator deletes them once they have none. The
-# rules in `plan/data_workers` do so for data workers alone.
+# rules in `plan/draining` do so.
 Draining = Literal["None", "ByRay"]
 # FailsAttempt: the driver cannot go on without the pod.
 # CostsUnits: other pods repeat the units of work that the pod had leased.
@@ -163,6 +163,27 @@ class Group:
         known = self.kind.list_numbers(status)
         found = (one for one in known if getattr(one, "name", "") == self.pods.name)
         return next(found, None) or self.kind.numbers.model_validate(name)
+
+    def write_numbers(self, status: ExperimentStatus, numbers: WorkerStatus) -> dict[str, object]:
+        """Return its field of a status with other numbers for the group."""
+        known = {getattr(one, "name", ""): one for one in self.kind.list_numbers(status)}
+        return self.kind.write_numbers(tuple({**known, self.pods.name: numbers}.values()))
+
+    def find_scale_time(self, status: ExperimentStatus) -> str | None:
+        """Return when its number last changed; None if that is not known."""
+        found: str | None = getattr(self._find_scaled(status), "last_scale_time", None)
+        return found
+
+    def mark_scaled(self, status: ExperimentStatus, time: str) -> dict[str, object]:
+        """Return the changed fields of a status once the group's number has changed."""
+        scaled = self._find_scaled(status)
+        if isinstance(scaled, ExperimentStatus):
+            return {"last_scale_time": time}
+        return self.write_numbers(status, scaled.change(last_scale_time=time))
+
+    def _find_scaled(self, status: ExperimentStatus) -> ExperimentStatus | WorkerStatus:
+        """Return the part of a status with the time of its last change."""
+        return self.find_numbers(status) if self.kind.is_list else status
 
 
 def _find_head(spec: ExperimentSpec) -> Sequence[PodSet]:

@@ -106,7 +106,7 @@ def test_a_victim_that_starts_only_later_is_drained_too() -> None:
             metadata = {"name": "e", "namespace": "n", "uid": "0" * 32}
             settings = parse_settings({"runtimeImage": "runtime:1"})
             observed = Observed(document={"metadata": metadata}, settings=settings)
-            decision = Decision(status=ExperimentStatus(), has_finalizer=False, drain=drain)
+            decision = Decision(status=ExperimentStatus(), has_finalizer=False, drains=(drain,))
             told = []
             for node in ("0a", "0a", "0b", "0b"):
                 ray.nodes.setdefault(node * 28, "ALIVE")

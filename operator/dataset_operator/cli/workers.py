@@ -18,7 +18,7 @@ from dataset_operator.autoscaling.bottleneck import MIN_PRODUCTION_SHARE
 from dataset_operator.cli.printing import format_age
 from dataset_operator.documents import Document, parse_time
 from dataset_operator.groups import GROUPS, Groups, WorkerGroup, list_scaled
-from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
+from dataset_operator.plan.draining import DRAIN_SECONDS
 from dataset_operator.status import count_staying, is_working, list_workers
 from pipeline_runtime.config import (
     Condition,

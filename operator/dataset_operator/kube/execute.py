@@ -40,7 +40,8 @@ async def execute(kube: Kube, jobs: RayJobs | None, observed: Observed, decision
         await kube.write_status(document, _keep_newer(observed, status))
     await _emit(kube, observed, [event for event in decision.events if not event.is_outcome])
     await _update_job(jobs, decision.job)
-    await _drain(jobs, decision.drain)
+    for drain in decision.drains:
+        await _drain(jobs, drain)
     for child in decision.apply:
         await kube.apply(child)
     for child in decision.create:
@@ -131,9 +132,9 @@ async def release(kube: Kube, document: Mapping[str, Any]) -> None:
         await kube.write_finalizers(fresh, [name for name in names if name != FINALIZER])
 
 
-async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
+async def _drain(jobs: RayJobs | None, drain: Drain) -> None:
     """Have Ray drain the nodes of these pods; the next pass retries after a failure."""
-    if drain is None or jobs is None:
+    if jobs is None:
         return
     try:
         known = [node for node in await jobs.nodes() if node.ip in drain.addresses]
@@ -142,7 +143,7 @@ async def _drain(jobs: RayJobs | None, drain: Drain | None) -> None:
             name = name_drain(drain.submission_id, [node.id for node in known])
             await jobs.drain(name, ids, deadline_seconds=drain.deadline_seconds, why=drain.why)
     except (RayUnreachable, RayRefused) as error:
-        _LOG.warning("draining data workers failed: %s", error)
+        _LOG.warning("draining workers failed: %s", error)
 
 
 async def _keep_log(jobs: RayJobs | None, log: KeepLog | None) -> None:

@@ -22,6 +22,7 @@ from datetime import datetime
 from dataset_operator.observed import Observed
 from dataset_operator.plan import (
     attempt,
+    draining,
     ending,
     keeping_history,
     kept_rows,
@@ -30,7 +31,7 @@ from dataset_operator.plan import (
     usage,
 )
 from dataset_operator.plan.composing import compose_decision
-from dataset_operator.plan.data_workers import draining, scale_requests, scaling
+from dataset_operator.plan.data_workers import scale_requests, scaling
 from dataset_operator.plan.outcome import Decision
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.stages import Stage

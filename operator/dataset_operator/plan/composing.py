@@ -44,7 +44,7 @@ def compose_decision(situation: Situation) -> Decision:
         patches=tuple((a.kind, a.name, a.patch) for a in find(Patch)),
         trial=trial and trial.document,
         job=last(Submit, Stop),
-        drain=last(Drain),
+        drains=tuple(find(Drain)),
         log=last(KeepLog),
         memory=situation.memory,
         delete=tuple((action.kind, action.name) for action in find(Delete)),

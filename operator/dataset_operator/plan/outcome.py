@@ -74,11 +74,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Stop Ray from giving data workers more work; it is done if Ray already knows the id.
+    """Stop Ray from giving workers more work; it is done if Ray already knows the id.
 
     Attributes:
         submission_id: the prefix of the ids of the draining jobs.
-        addresses: IP addresses of the data workers' pods.
+        addresses: IP addresses of the workers' pods.
     """
 
     submission_id: str
@@ -131,7 +131,7 @@ class Decision:
         apply: objects that are applied server-side.
         patches: (kind, name, merge patch with the observed resourceVersion) of owned objects.
         trial: a RayCluster for the API server to check by a dry run before anything else is done.
-        drain: data workers to drain.
+        drains: workers to drain, of one group each.
         log: decisions of the autoscaler to store.
         memory: the new memory of the autoscaling policy; None: unchanged.
         delete: (kind, name) of objects to delete.
@@ -145,7 +145,7 @@ class Decision:
     patches: tuple[tuple[str, str, Document], ...] = ()
     trial: Document | None = None
     job: Submit | Stop | None = None
-    drain: Drain | None = None
+    drains: tuple[Drain, ...] = ()
     log: KeepLog | None = None
     memory: Memory | None = None
     delete: tuple[tuple[str, str], ...] = ()

@@ -9,7 +9,7 @@ from world import World, build_document, running
 
 from dataset_operator.observed import CatalogTables, Progress, Refusal
 from dataset_operator.plan.composing import compose_decision
-from dataset_operator.plan.data_workers.draining import MAX_DRAINING
+from dataset_operator.plan.draining import MAX_DRAINING
 from dataset_operator.plan.scaling_log import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import set_condition

@@ -1,1 +1,1 @@
-"""Rules about the number of data workers: the policy, requests by hand, and draining."""
+"""Rules about the number of data workers: the policy, and requests by hand."""

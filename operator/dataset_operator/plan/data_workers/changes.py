@@ -1,6 +1,7 @@
 """Carries out changes of the number of data workers, and reports them.
 
-More workers are one patch that raises `replicas`. Fewer workers are drained first (`draining`).
+More workers are one patch that raises `replicas`. Fewer workers are drained first
+(`plan.draining`).
 """
 
 from __future__ import annotations
@@ -9,18 +10,10 @@ from dataclasses import replace
 
 from dataset_operator.api import SCALED
 from dataset_operator.autoscaling.interface import TOO_MANY_REPLICAS, UNSCHEDULABLE, Decision
-from dataset_operator.autoscaling.signals import stuck_after_seconds
-from dataset_operator.plan.data_workers.draining import (
-    begin_draining,
-    choose_victims,
-    count_pods,
-    find_staying,
-    is_leaving,
-    request_workers,
-)
+from dataset_operator.plan import draining
 from dataset_operator.plan.scaling_log import record_decision
 from dataset_operator.plan.situation import Situation
-from dataset_operator.plan.verdict import NOTHING, Verdict, change, record_event
+from dataset_operator.plan.verdict import Verdict, change, record_event
 
 
 def report_change(situation: Situation, answer: Decision, before: int) -> Verdict:
@@ -40,36 +33,16 @@ def report_change(situation: Situation, answer: Decision, before: int) -> Verdic
 
 
 def remove_workers(situation: Situation, answer: Decision, before: int) -> Verdict:
-    """Remove data workers: those that cannot be had first, then others, which are drained.
-
-    It does nothing while others are leaving, or while KubeRay may be making pods.
-    """
-    if is_leaving(situation):
-        return NOTHING
-    missing = before - count_pods(situation)
-    if missing > 0:
-        # If KubeRay is creating pods now, a lower number would make it delete any pods it likes.
-        if situation.submission is not None and not are_refused(
-            situation, stuck_after_seconds(None)
-        ):
-            return NOTHING
-        staying = max(answer.desired, before - missing)
-        changed = report_change(situation, replace(answer, desired=staying), before)
-        return changed + request_workers(situation, staying)
-    victims = choose_victims(find_staying(situation), before - answer.desired)
-    staying, draining = begin_draining(situation, victims, before - len(victims))
+    """Remove data workers, and report how many stay; see `draining.remove_workers`."""
+    group = draining.find_data_workers(situation)
+    staying, verdict = draining.remove_workers(situation, group, answer.desired)
     if staying < before:
-        draining += report_change(situation, replace(answer, desired=staying), before)
-    return draining
+        verdict += report_change(situation, replace(answer, desired=staying), before)
+    return verdict
 
 
-def are_refused(situation: Situation, seconds: float) -> bool:
-    """Return whether KubeRay has failed to create pods for so long, as with a quota.
-
-    The last change of the number must be as old: until then, missing pods may be in creation.
-    """
-    cluster = situation.observed.cluster
-    if cluster is None or cluster.failure is None:
-        return False
-    times = [time for time in (situation.status.last_scale_time, cluster.failure.since) if time]
-    return bool(times) and all(situation.until(time, seconds) <= 0 for time in times)
+def add_workers(situation: Situation, answer: Decision, before: int) -> Verdict:
+    """Request more data workers, and report it."""
+    group = draining.find_data_workers(situation)
+    reported = report_change(situation, answer, before)
+    return reported + draining.request_workers(situation, group, answer.desired)

@@ -15,13 +15,13 @@ from typing import Literal
 from dataset_operator.api import SCALE_ANNOTATION, SCALE_REFUSED, SCALE_REQUESTED
 from dataset_operator.autoscaling.interface import Decision
 from dataset_operator.autoscaling.interface import Verdict as Recommendation
-from dataset_operator.plan.data_workers.changes import remove_workers, report_change
-from dataset_operator.plan.data_workers.draining import (
+from dataset_operator.plan.data_workers.changes import add_workers, remove_workers
+from dataset_operator.plan.draining import (
     LOOK_SECONDS,
     count_wanted,
+    find_data_workers,
     find_group,
     is_leaving,
-    request_workers,
 )
 from dataset_operator.plan.outcome import Patch
 from dataset_operator.plan.situation import Situation
@@ -46,7 +46,7 @@ def apply_request(situation: Situation) -> Verdict | None:
     if not workers.min_replicas <= wanted <= workers.max_replicas:
         bounds = f"minReplicas ({workers.min_replicas}) to maxReplicas ({workers.max_replicas})"
         return _refuse(situation, text, f"must be from dataWorkers.{bounds}, got {wanted}")
-    if wanted == count_wanted(situation):
+    if wanted == count_wanted(situation, find_data_workers(situation)):
         return _record(situation, text, "Applied", f"{wanted} data workers")
     soon = look_again(LOOK_SECONDS)
     return soon if situation.will(Patch) else soon + _carry_out(situation, wanted)
@@ -63,7 +63,7 @@ def is_scaling_requested(situation: Situation) -> bool:
 def _find_request(situation: Situation) -> str | None:
     """Return the annotation of a request that was neither applied nor refused yet."""
     text = (situation.observed.document["metadata"].get("annotations") or {}).get(SCALE_ANNOTATION)
-    if not isinstance(text, str) or find_group(situation) is None:
+    if not isinstance(text, str) or find_group(situation, find_data_workers(situation)) is None:
         return None
     known = situation.status.scale_request
     return None if known is not None and known.id == _digest(text) else text
@@ -79,16 +79,15 @@ def _digest(text: str) -> str:
 
 
 def _carry_out(situation: Situation, wanted: int) -> Verdict:
-    before = count_wanted(situation)
+    group = find_data_workers(situation)
+    before = count_wanted(situation, group)
     why = Recommendation(
         workers=wanted, reason=SCALE_REQUESTED, message="requested by `lastmile scale`"
     )
     answer = Decision(desired=wanted, recommended=why, active=why)
     if wanted < before:
         return remove_workers(situation, answer, before)
-    if is_leaving(situation):
-        return NOTHING
-    return report_change(situation, answer, before) + request_workers(situation, wanted)
+    return NOTHING if is_leaving(situation, group) else add_workers(situation, answer, before)
 
 
 def _refuse(situation: Situation, text: str, why: str) -> Verdict:

@@ -38,20 +38,17 @@ from dataset_operator.autoscaling.signals import (
 )
 from dataset_operator.documents import parse_time
 from dataset_operator.observed import Pod, Progress
-from dataset_operator.plan.data_workers.changes import (
-    are_refused,
-    remove_workers,
-    report_change,
-)
+from dataset_operator.plan.data_workers.changes import add_workers, remove_workers
 from dataset_operator.plan.data_workers.chosen_policy import decide_by, restore_memory, save_memory
-from dataset_operator.plan.data_workers.draining import (
+from dataset_operator.plan.data_workers.scale_requests import is_scaling_requested
+from dataset_operator.plan.draining import (
+    are_refused,
     count_pods,
     count_wanted,
+    find_data_workers,
     find_group,
     find_staying,
-    request_workers,
 )
-from dataset_operator.plan.data_workers.scale_requests import is_scaling_requested
 from dataset_operator.plan.outcome import Patch
 from dataset_operator.plan.scaling_log import list_decisions
 from dataset_operator.plan.situation import Situation
@@ -80,7 +77,8 @@ def scale_workers(situation: Situation) -> Verdict | None:
     job, cluster = situation.observed.job, situation.observed.cluster
     if job is None or job.status != "RUNNING" or cluster is None or situation.will(Patch):
         return None
-    if find_group(situation) is None or is_scaling_requested(situation):
+    is_known = find_group(situation, find_data_workers(situation)) is not None
+    if not is_known or is_scaling_requested(situation):
         return None
     workers = situation.cluster_spec.data_workers
     if not situation.settings.autoscale:
@@ -111,8 +109,7 @@ def _run_policy(situation: Situation) -> Verdict:
     verdict += _report(situation, memory, answer, sample.desired)
     decided = situation.after(verdict)
     if answer.desired > sample.desired:
-        verdict += report_change(decided, answer, sample.desired)
-        verdict += request_workers(decided, answer.desired)
+        verdict += add_workers(decided, answer, sample.desired)
     elif answer.desired < sample.desired:
         verdict += remove_workers(decided, answer, sample.desired)
     return verdict
@@ -120,7 +117,8 @@ def _run_policy(situation: Situation) -> Verdict:
 
 def keep_below_most(situation: Situation) -> Verdict | None:
     """Remove data workers beyond maxReplicas, with or without metrics; never end the pass."""
-    wanted, most = count_wanted(situation), situation.cluster_spec.data_workers.max_replicas
+    group = find_data_workers(situation)
+    wanted, most = count_wanted(situation, group), group.pods.bounds.most
     if wanted <= most or situation.will(Patch):
         return None
     message = f"dataWorkers.maxReplicas is {most} now"
@@ -143,14 +141,15 @@ def _restore(situation: Situation, now: float) -> Memory:
 def build_sample(situation: Situation) -> Sample:
     """Build the policy's input: pods from the API server, everything else from the driver."""
     progress = situation.observed.progress or Progress()
-    pods, counters = find_staying(situation), progress.counters
+    group, counters = find_data_workers(situation), progress.counters
+    pods = find_staying(situation, group)
     ready = sum(pod.ready for pod in pods)
     if counters.data_workers is not None:
         ready = min(ready, int(counters.data_workers))
     return Sample(
         at=situation.now.timestamp(),
         attempt=situation.attempt,
-        desired=count_wanted(situation),
+        desired=count_wanted(situation, group),
         pods=Pods(
             ready=ready, stuck=_count_stuck(situation, pods), start_seconds=_start_seconds(pods)
         ),
@@ -215,9 +214,9 @@ def _start_seconds(pods: Sequence[Pod]) -> float | None:
 
 
 def _count_stuck(situation: Situation, pods: Sequence[Pod]) -> int:
-    limit = stuck_after_seconds(_start_seconds(pods))
-    is_refused = are_refused(situation, limit)
-    missing = max(0, count_wanted(situation) - count_pods(situation)) if is_refused else 0
+    limit, group = stuck_after_seconds(_start_seconds(pods)), find_data_workers(situation)
+    wanted = count_wanted(situation, group) if are_refused(situation, group, limit) else 0
+    missing = max(0, wanted - count_pods(situation, group))
     return missing + sum(not pod.ready and _is_waiting(situation, pod, limit) for pod in pods)
 
 

@@ -14,7 +14,7 @@ from trained import (
 )
 from world import GRACE_SECONDS
 
-from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS, MAX_DRAINING
+from dataset_operator.plan.draining import DRAIN_SECONDS, MAX_DRAINING
 
 
 def test_spare_workers_are_drained_then_listed_then_forgotten() -> None:

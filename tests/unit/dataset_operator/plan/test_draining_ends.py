@@ -20,7 +20,7 @@ from trained import (
 from world import World
 
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
-from dataset_operator.plan.data_workers.draining import DRAIN_SECONDS
+from dataset_operator.plan.draining import DRAIN_SECONDS
 
 
 def _lose_a_node(run: Trained) -> None:

@@ -14,14 +14,23 @@ from trained import (
 from world import SETTINGS, World
 
 from dataset_operator.api import DATA_WORKERS
+from dataset_operator.autoscaling import Sample
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
 from dataset_operator.documents import format_time
 from dataset_operator.errors import KubeRefused
+from dataset_operator.observed import Observed
 from dataset_operator.plan import decide
 from dataset_operator.plan.data_workers.scaling import build_sample
+from dataset_operator.plan.ending import refuse_invalid
 from dataset_operator.plan.situation import Situation
 from dataset_operator.reconcile import Reconciler
 from dataset_operator.status import find_condition
+
+
+def sample_of(observed: Observed, now: datetime) -> Sample:
+    """Return the policy's input of a pass."""
+    situation = Situation.begin(observed, now)
+    return build_sample(situation.after(refuse_invalid(situation)))
 
 
 def test_a_starved_trainer_gets_workers_and_it_is_told_why() -> None:
@@ -228,9 +237,7 @@ def test_a_pod_that_was_ready_before_says_nothing_of_a_start() -> None:
             )
             for pod in observed.pods
         )
-        return build_sample(
-            Situation.begin(replace(observed, pods=pods), run.world.now)
-        ).pods.start_seconds
+        return sample_of(replace(observed, pods=pods), run.world.now).pods.start_seconds
 
     assert sample(ready_after=35.0) == 35.0
     assert sample(ready_after=3600.0) is None
@@ -257,5 +264,5 @@ def test_a_worker_that_is_not_ready_for_a_moment_is_not_stuck() -> None:
         else pod
         for pod in observed.pods
     )
-    assert build_sample(Situation.begin(replace(observed, pods=pods), world.now)).pods.stuck == 0
+    assert sample_of(replace(observed, pods=pods), world.now).pods.stuck == 0
     assert before == group_of(world)["replicas"]

@@ -287,8 +287,8 @@ class World:
         """Run a pass of an operator that is killed after the status, the drain or the applies."""
         decision = self.decide()
         self.document["status"] = decision.status.to_document()
-        if after_drain and decision.drain is not None:
-            self.drains.append(decision.drain)
+        if after_drain:
+            self.drains += decision.drains
         for child in decision.apply if after_apply else ():
             self._make(child)
         self.memory = None
@@ -323,8 +323,7 @@ class World:
             assert self.ray_cluster is not None
             self.ray_cluster = merge_json(self.ray_cluster, patch)
         self.memory = decision.memory or self.memory
-        if decision.drain is not None:
-            self.drains.append(decision.drain)
+        self.drains += decision.drains
         if (
             decision.log is not None
             and self.log_ends
