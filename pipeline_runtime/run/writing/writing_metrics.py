@@ -128,6 +128,11 @@ class WritingCollector(Collector):
         yield GaugeMetricFamily(
             f"{self._names.run}_progress_ratio", "Share of the run that is done.", value=now.ratio
         )
+        yield GaugeMetricFamily(
+            f"{self._names.run}_read_ratio",
+            "Share of the run's rows that were read.",
+            value=self._find_read_ratio(progress),
+        )
         window = self._window
         window.append(now)
         while len(window) > 2 and now.seconds - window[1].seconds >= WINDOW_SECONDS:
@@ -147,15 +152,18 @@ class WritingCollector(Collector):
             )
 
     def _find_ratio(self, progress: Progress) -> float:
-        read, _ = progress.rows_read
         if progress.num_partitions and progress.phase != "Committed":  # they come one by one
-            return (1.0 - _COMMIT_SHARE) * min(1.0, read / max(1, self._planned_rows))
+            return (1.0 - _COMMIT_SHARE) * self._find_read_ratio(progress)
         if progress.phase == "Spooling":
-            return _SPOOL_SHARE * min(1.0, read / max(1, self._planned_rows))
+            return _SPOOL_SHARE * self._find_read_ratio(progress)
         if progress.phase == "Merging":
             merged = min(1.0, progress.merged_rows / max(1, progress.rows))
             return _SPOOL_SHARE + (1.0 - _SPOOL_SHARE - _COMMIT_SHARE) * merged
         return 1.0 if progress.phase == "Committed" else 1.0 - _COMMIT_SHARE
+
+    def _find_read_ratio(self, progress: Progress) -> float:
+        read, _ = progress.rows_read
+        return min(1.0, read / max(1, self._planned_rows))
 
 
 def _build_totals(progress: Progress, stored: int) -> Iterator[Metric]:

@@ -59,7 +59,7 @@ def test_rates_are_of_the_last_half_minute(collector: WritingCollector, now: lis
 
 
 def test_progress_covers_the_merge(collector: WritingCollector, now: list[float]) -> None:
-    seen = []
+    seen, read_ratios = [], []
     for phase, merged in (("Spooling", 0), ("Merging", 0), ("Merging", 500), ("Committed", 500)):
         now[0] += 10.0
         rows = 250 if phase == "Spooling" else 500
@@ -69,5 +69,7 @@ def test_progress_covers_the_merge(collector: WritingCollector, now: list[float]
         found = read(collector)
         assert ("lastmile_output_rows_per_second" in found) is False
         seen.append(found["lastmile_progress_ratio"])
+        read_ratios.append(found["lastmile_read_ratio"])
     assert seen == sorted(seen)
     assert seen[0] < 0.5 < seen[1] < seen[2] < seen[3] == 1.0
+    assert read_ratios == [0.25, 0.5, 0.5, 0.5]
