@@ -279,11 +279,12 @@ GROUPS: tuple[WorkerGroup, ...] = (
         ),
         labels={RAY_SUBCLUSTER_LABEL: INFERENCE_SUBCLUSTER},
         scaled_by="Policy",
+        drains="ByRay",
         loss="CostsUnits",
         usage=INFERENCE_WORKER_SECONDS,
         numbers=InferenceWorkerStatus,
         is_list=True,
-        live_fields=frozenset({"minReplicas", "maxReplicas"}),
+        live_fields=frozenset({"minReplicas", "maxReplicas", "targetCompletionSeconds"}),
     ),
 )
 Groups = Sequence[WorkerGroup]

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from dataset_operator.api import HEAD, Role
+from dataset_operator.autoscaling.inference import InferenceCounters, InferenceMemory
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.autoscaling.signals import Counters
 from dataset_operator.documents import Document, parse_time
@@ -196,6 +197,7 @@ class Progress:
 
     Attributes:
         ratio: completed share of the whole run, 0 to 1.
+        read_ratio: share of its rows that were read, 0 to 1; None: it is `ratio`, or not known.
         production_wait_ratio: share of time that trainers waited for data workers, 0 to 1.
         gpu_utilization_ratio: mean utilization of the trainers' GPUs, 0 to 1.
         slowest_gpu_ratio: utilization of the least busy GPU, 0 to 1.
@@ -206,9 +208,11 @@ class Progress:
         table: the table, if the run writes one.
         tables: the Iceberg tables that the run reads.
         counters: input of the autoscaling policy.
+        inference: input of the policy of inference workers, by the name of their group.
     """
 
     ratio: float | None = None
+    read_ratio: float | None = None
     remaining_seconds: float | None = None
     samples_per_second: float | None = None
     production_wait_ratio: float | None = None
@@ -221,6 +225,7 @@ class Progress:
     table: WrittenTable | None = None
     tables: CatalogTables = CatalogTables()
     counters: Counters = field(default_factory=Counters)
+    inference: Mapping[str, InferenceCounters] = field(default_factory=dict)
 
     @property
     def utilization(self) -> float | None:
@@ -236,12 +241,14 @@ class Scaling:
 
     Attributes:
         memory: memory of the autoscaling policy; None: this process has not decided for the run.
-        drained: IP addresses of data workers whose node Ray reports as dead; None: not asked.
+        inference: memories of the policy of inference workers, by the name of their group.
+        drained: IP addresses of workers whose node Ray reports as dead; None: not asked.
         unknown: a message about metrics that are missing and why; "" if none are.
         log_job: the job that writes decisions; None: there is none, or Ray did not answer.
     """
 
     memory: Memory | None = None
+    inference: Mapping[str, InferenceMemory] = field(default_factory=dict)
     drained: frozenset[str] | None = None
     unknown: str = ""
     log_job: Job | None = None

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.raycluster import name_templates
 from dataset_operator.documents import Document, parse_time
 from dataset_operator.errors import KubeRefused, RayRefused
@@ -68,8 +67,9 @@ class Reconciler:
     now: Callable[[], datetime] = field(default=_now)
     readings: Readings = field(default_factory=Readings)
     threads: Threads = field(default_factory=Threads)
-    # The autoscaling policy's memory and its run, by namespace and name; lost with the process.
-    memories: dict[tuple[str, str], tuple[Any, Memory]] = field(default_factory=dict)
+    # The run and the memories of its autoscaling policies (`memory` and `inference` alone), by
+    # namespace and name; lost with the process.
+    memories: dict[tuple[str, str], tuple[Any, Scaling]] = field(default_factory=dict)
 
     async def reconcile(self, namespace: str, name: str) -> float | None:
         """Run one pass; return the seconds until the next is due without an event, if one is.
@@ -92,14 +92,18 @@ class Reconciler:
             readings=self.readings,
             fresh_token=secrets.token_urlsafe(_TOKEN_BYTES),
         )
-        run, memory = self.memories.get((namespace, name), (None, None))
+        run, memories = self.memories.get((namespace, name), (None, Scaling()))
         if run == (known.owner.uid, known.status.run):
-            known = replace(known, scaling=Scaling(memory=memory))
+            known = replace(known, scaling=memories)
         observed, jobs = await observe(self.kube, self.connect, self.source, known, self.seal)
         observed, decision = await self._decide_twice(observed)
-        if decision.memory is not None:  # also after a refusal: the next period decides anew
-            run = (observed.owner.uid, decision.status.run)
-            self.memories[namespace, name] = (run, decision.memory)
+        run = (observed.owner.uid, decision.status.run)
+        memories = Scaling(
+            memory=decision.memory or known.scaling.memory,
+            inference={**known.scaling.inference, **decision.inference},
+        )
+        if decision.memory is not None or decision.inference:  # also after a refusal
+            self.memories[namespace, name] = (run, memories)
         try:
             await execute(self.kube, jobs, observed, decision.seal(self.seal))
         except KubeRefused as refused:

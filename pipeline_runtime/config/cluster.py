@@ -99,8 +99,8 @@ class PodGroup(SpecModel):
 
     resources: Resources = Field(default_factory=Resources)
     template: dict[str, JsonValue] = Field(default_factory=dict)
-    """A pod template (`metadata`, `spec`), merged by name into Lastmile's; the container that runs
-    Ray is called `ray`."""
+    """A pod template, merged by name into Lastmile's; the container that runs Ray is called
+    `ray`."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         yield from check_template("template", self.template)
@@ -156,9 +156,12 @@ class InferenceWorkers(PodGroup):
     name: GroupName
     """Name of the group, which `predict.models[].workerGroup` refers to."""
     min_replicas: Annotated[int, Field(ge=1, le=MAX_INFERENCE_WORKERS)] = 1
-    """Number of pods."""
+    """Smallest number of pods."""
     max_replicas: Annotated[int, Field(ge=1, le=MAX_INFERENCE_WORKERS)] = 1
-    """Largest number of processes on one machine; at least `minReplicas`."""
+    """Largest number of pods, or of processes on a laptop; at least `minReplicas`."""
+    target_completion_seconds: PositiveInt | None = None
+    """Seconds from an attempt's start within which all rows should be scored, by as few pods as
+    can; absent: as many pods as requests keep busy."""
     gpus_per_replica: Annotated[int, Field(ge=0, le=MAX_GPUS_PER_POD)] = 1
     """GPUs of each pod, which calls the models in one process per GPU; 0 uses CPUs."""
     progress_deadline_seconds: PositiveInt = 300
@@ -198,8 +201,8 @@ class ScalingRules(SpecModel):
     """Limits on the rate; if empty, none on scaling up, and a quarter in five minutes on scaling
     down."""
     select_policy: Literal["Max", "Min", "Disabled"] = "Max"
-    """`Max` or `Min` applies the policy that allows the largest or smallest change; `Disabled`
-    stops scaling in this direction."""
+    """Apply the policy that allows the largest (`Max`) or smallest (`Min`) change, or none
+    (`Disabled`)."""
 
     def rules(self) -> Iterator[tuple[str, str]]:
         seen: dict[tuple[str, int], int] = {}

@@ -151,8 +151,8 @@ class IcebergSource(SourceModel):
     columns: Columns | None = None
     """Columns to read; all if absent."""
     keep_days: Annotated[int, Field(ge=0, le=MAX_KEEP_DAYS)] | None = None
-    """Tag the snapshot while a run may go on, and for so many days after it is complete, so that it
-    does not expire. It needs permission to change the table. No tag if absent."""
+    """Days after a run for which a tag keeps the snapshot from expiring; no tag if absent. It needs
+    permission to change the table."""
 
     module: ClassVar[str] = "pipeline_runtime.sources.iceberg"
     needs_row_key: ClassVar[bool] = True  # compaction moves rows

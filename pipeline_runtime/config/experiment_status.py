@@ -84,20 +84,20 @@ class Condition(StatusModel):
 
 
 class DrainingStatus(StatusModel):
-    """A draining data worker: it gets no new work, and ends once its present work is done."""
+    """A draining pod: it gets no new work, and ends once its present work is done."""
 
     name: StatusText
     """Name of its pod."""
     ip: Annotated[str, StringConstraints(max_length=64)] | None = None
-    """Address by which Ray knows the pod, if it has one."""
+    """IP address of the pod, if it has one."""
     time: TimeText
     """Time since which it is draining."""
     lost: bool = False
-    """True if it ends by itself, or cannot end since its node is lost; another pod replaces it."""
+    """True if another pod replaces it, as when its node is lost."""
 
 
 class WorkerStatus(StatusModel):
-    """The numbers of current, ready and desired data workers."""
+    """The numbers of data workers."""
 
     current_replicas: Count = 0
     """Pods that exist."""
@@ -108,14 +108,20 @@ class WorkerStatus(StatusModel):
     draining: Annotated[tuple[DrainingStatus, ...], Field(max_length=32)] = ()
     """Pods that are draining."""
     draining_to: Count | None = None
-    """Number of pods that remain once these have ended."""
+    """Pods that remain then."""
 
 
 class InferenceWorkerStatus(WorkerStatus):
-    """The numbers of current, ready and desired pods of a group of inference workers."""
+    """The numbers of pods of a group of inference workers, and why."""
 
     name: GroupName
     """Name of the group."""
+    last_scale_time: TimeText | None = None
+    """Time when its desired number last changed."""
+    reason: StatusText | None = None
+    """Reason for the number, as one CamelCase word."""
+    message: StatusText | None = None
+    """Explanation, with the numbers of its time."""
 
 
 class RecommendationStatus(StatusModel):
@@ -346,24 +352,24 @@ class AccountedGroupStatus(StatusModel):
     """Pods of a group of a list that held a node at that time."""
 
     name: Label
-    """The group, as its pods are labelled: `inference-` and the name in the spec."""
+    """Role of its pods, `inference-` and the group's name."""
     replicas: Count = 0
-    """Pods that held a node."""
+    """Number of the pods."""
     gpus_per_replica: Count = 0
     """GPUs of each pod."""
 
 
 class AccountedStatus(StatusModel):
-    """Time up to which usage is counted, and the resources held then, from which to continue."""
+    """Time up to which usage is counted, and the pods that held a node then."""
 
     time: TimeText
     """Time up to which usage is counted."""
     trainers: Count = 0
-    """Trainers that held a node at that time."""
+    """Trainers."""
     gpus_per_trainer: Count = 0
     """GPUs of each trainer."""
     data_workers: Count = 0
-    """Data workers that held a node at that time."""
+    """Data workers."""
     groups: Annotated[
         tuple[AccountedGroupStatus, ...],
         Field(max_length=MAX_INFERENCE_GROUPS),
@@ -371,22 +377,18 @@ class AccountedStatus(StatusModel):
     ] = ()
     """Groups of `inferenceWorkers`."""
     gpu_idle_remainder_seconds: DecimalString = "0"
-    """Fraction of an idle GPU second that is not yet in `gpuIdleSeconds`."""
+    """Idle GPU seconds that `gpuIdleSeconds` does not have yet."""
 
 
 class UsageStatus(StatusModel):
-    """Resources that all attempts of the present run used, each pod counted once it has a node.
+    """Resources that all attempts of the present run used; the head does not count.
 
-    A pod counts until it has left its node, ready or not. The head does not count. The sums are
-    written together with other changes, and at least once a minute while pods are held.
+    A pod counts from when it has a node until it has left it, ready or not. The sums are written
+    with other changes, and at least once a minute while pods are held. Pods that ended while no
+    operator looked for more than two minutes are not counted from then on.
 
-    Existing pods are counted to the second by their own timestamps, even after a time without an
-    operator. Pods that ended, or came and went, while no operator looked for more than two minutes
-    are not counted from then on.
-
-    The idle share is `gpuIdleSeconds` divided by `gpuMeasuredSeconds`. A GPU counts as idle for the
-    share of time that its utilisation leaves. If the utilisation is unknown, it is the share of
-    time that trainers waited for data, without the time that the model itself leaves GPUs idle.
+    The idle share is `gpuIdleSeconds` divided by `gpuMeasuredSeconds`. A GPU is idle for the share
+    of time that its utilisation leaves; if that is unknown, in which trainers waited for data.
     """
 
     gpu_seconds: LargeCount = 0
@@ -400,8 +402,7 @@ class UsageStatus(StatusModel):
     inference_worker_seconds: LargeCount = 0
     """Inference workers times seconds."""
     cost: DecimalString | None = None
-    """Cost of GPUs and data workers, at the prices in the operator's settings. Inference workers
-    cost their GPUs."""
+    """Cost of all GPUs and of data workers, at the prices in the operator's settings."""
     currency: Annotated[str, StringConstraints(max_length=MAX_CURRENCY_CHARS)] | None = None
     """Currency of the cost."""
     accounted: AccountedStatus | None = None

@@ -12,6 +12,7 @@ Nothing here does I/O or reads a clock. From measurements to a number:
     recommend    the number that follows from the signals: rules in order, each with its reason
     chain        stabilise, limit the rate of change, clamp to minReplicas and maxReplicas
     policy       one decision from all of these
+    inference    the same for the pods of a group of inference workers, from signals of its own
 
 Reasons are the words of the HorizontalPodAutoscaler where it has one. An unknown value is None and
 changes nothing: unknown is never 0. Each rule names the benchmark scenario that it guards; the

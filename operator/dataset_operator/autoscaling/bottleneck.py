@@ -57,6 +57,8 @@ def find_bottleneck(estimate: Estimate, rules: Rules, sample: Sample) -> Bottlen
     Guards the traps in which more workers do not help: scenarios "GPU-bound model",
     "collate-bound", "rank skew" and "straggler in order".
     """
+    if sample.elsewhere is not None:
+        return sample.elsewhere
     if estimate.is_unbounded:
         return None  # no trainer waits
     if is_starved(estimate):

@@ -97,10 +97,10 @@ def limit_rate(wanted: int, current: int, memory: Memory, rules: Rules, now: flo
 def clamp(wanted: int, rules: Rules) -> Verdict:
     """Return the nearest number from minReplicas to maxReplicas (scenario "max reached")."""
     if wanted > rules.max_workers:
-        message = f"{wanted} wanted, but dataWorkers.maxReplicas is {rules.max_workers}"
+        message = f"{wanted} wanted, but {rules.field}.maxReplicas is {rules.max_workers}"
         return Verdict(workers=rules.max_workers, reason=TOO_MANY_REPLICAS, message=message)
     if wanted < rules.min_workers:
-        message = f"{wanted} would do, but dataWorkers.minReplicas is {rules.min_workers}"
+        message = f"{wanted} would do, but {rules.field}.minReplicas is {rules.min_workers}"
         return Verdict(workers=rules.min_workers, reason=TOO_FEW_REPLICAS, message=message)
     return Verdict(workers=wanted, reason="", message="")
 

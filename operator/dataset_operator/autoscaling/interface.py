@@ -21,7 +21,7 @@ METRICS_UNKNOWN = "MetricsUnknown"
 UNSCHEDULABLE = "Unschedulable"
 SATURATION_POINT_REACHED = "SaturationPointReached"
 
-Stage = Literal["Model", "Transfer", "Collate", "Ordering", "RankSkew", "Storage"]
+Stage = Literal["Model", "Transfer", "Collate", "Ordering", "RankSkew", "Storage", "Inference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,7 @@ class Rules:
         target_utilization: of the GPUs, 0 to 1. Advice names it, and GPU-only mode aims at it.
         headroom: spare workers, as a share of the required workers.
         is_ordered: True if `preserveOrder` is on, so that a late chunk delays those after it.
+        field: the part of the spec with the bounds, in messages.
     """
 
     min_workers: int
@@ -78,6 +79,7 @@ class Rules:
     up: Direction = UP
     down: Direction = DOWN
     is_ordered: bool = False
+    field: str = "dataWorkers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

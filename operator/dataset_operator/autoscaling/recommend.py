@@ -49,12 +49,13 @@ class Known:
 
 
 def recommend(known: Known) -> Verdict:
-    """Return the answer of the first rule that has one."""
-    for rule in _RULES:
-        verdict = rule(known)
-        if verdict is not None:
-            return verdict
-    raise AssertionError("the last rule always answers")
+    """Return the answer of the first rule that has one; add nothing if others are too slow."""
+    sample = known.sample
+    verdict = next(verdict for rule in _RULES if (verdict := rule(known)) is not None)
+    if sample.elsewhere is None or verdict.workers <= sample.desired:
+        return verdict
+    message = sample.elsewhere.message
+    return Verdict(workers=sample.desired, reason=DESIRED_WITHIN_RANGE, message=message)
 
 
 def withdraw_stuck(known: Known) -> Verdict | None:

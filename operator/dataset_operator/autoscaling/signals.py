@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 
+from dataset_operator.autoscaling.interface import Bottleneck
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTotals:
@@ -130,6 +132,7 @@ class Sample:
         gpu_utilization: mean of the trainers' GPUs, 0 to 1; None if unknown.
         has_gpus: True if the utilisation is that of GPUs; trainers without a GPU report the share
             of time they worked.
+        elsewhere: a bottleneck that these signals do not show; None: there is none.
     """
 
     at: float
@@ -140,6 +143,7 @@ class Sample:
     workers: WorkerCounters | None = None
     gpu_utilization: float | None = None
     has_gpus: bool = True
+    elsewhere: Bottleneck | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

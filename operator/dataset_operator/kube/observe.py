@@ -36,7 +36,6 @@ from dataset_operator.observed import (
     Job,
     Observed,
     Pod,
-    Scaling,
     WrittenTable,
 )
 from dataset_operator.plan.keeping_history import PENDING
@@ -106,8 +105,8 @@ async def observe(
         progress=reading.progress,
         children=drop_unsealed(owner, children, seal),
         foreign=tuple(sorted(foreign)),
-        scaling=Scaling(
-            memory=known.scaling.memory,
+        scaling=replace(
+            known.scaling,
             drained=await _ask_drained(jobs, status) if is_running else None,
             log_job=await _ask_log_job(jobs, owner, status) if is_running else None,
             unknown=reading.unknown,

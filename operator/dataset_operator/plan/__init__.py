@@ -24,6 +24,7 @@ from dataset_operator.plan import (
     attempt,
     draining,
     ending,
+    inference_workers,
     keeping_history,
     kept_rows,
     ray_cluster,
@@ -64,13 +65,16 @@ STAGES = (
     Stage("job", (attempt.judge_job,)),
     # The number of data workers is changed in a cluster that exists and is as it was rendered.
     Stage("objects", (ray_cluster.ensure_children,)),
-    # These four all patch the number of data workers, and a pass has one such patch: first the
-    # drain that was begun, then the bound, then the user, then the autoscaling policy.
+    # These all patch the number of workers, and a pass has one such patch: first the drain that was
+    # begun, then the bounds, then the user, then the autoscaling policies.
     Stage("drain", (draining.go_on_draining,)),
     Stage("bound", (scaling.keep_below_most,)),
+    Stage("inference bound", (inference_workers.keep_below_most,)),
     Stage("request", (scale_requests.apply_request,)),
     # Nothing is scaled or submitted before the pods are ready; they are reported after the patches.
     Stage("pods", (ray_cluster.wait_for_pods,)),
+    # Data workers are not added while inference workers are the bottleneck, which this one finds.
+    Stage("inference", (inference_workers.scale_groups,)),
     Stage("autoscaling", (scaling.scale_workers,)),
     # The decisions of the autoscaling policy are stored once they are known.
     Stage("jobs", (scaling_log.keep_log, attempt.submit)),

@@ -17,7 +17,7 @@ from dataset_operator.plan.verdict import (
     clear_conditions,
     clear_fields,
 )
-from pipeline_runtime.config import WorkerStatus
+from pipeline_runtime.config import InferenceWorkerStatus, WorkerStatus
 
 
 def create_missing_account(situation: Situation) -> Verdict:
@@ -39,7 +39,9 @@ def release_cluster(situation: Situation, *, deletes: bool = True) -> Verdict:
 
 
 def _forget_pods(workers: WorkerStatus) -> WorkerStatus:
-    return forget_drain(workers).change(current_replicas=0, ready_replicas=0)
+    workers = forget_drain(workers).change(current_replicas=0, ready_replicas=0)
+    is_explained = isinstance(workers, InferenceWorkerStatus)
+    return workers.change(reason=None, message=None) if is_explained else workers
 
 
 def change_numbers(

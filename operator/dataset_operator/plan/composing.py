@@ -47,6 +47,7 @@ def compose_decision(situation: Situation) -> Decision:
         drains=tuple(find(Drain)),
         log=last(KeepLog),
         memory=situation.memory,
+        inference=situation.inference,
         delete=tuple((action.kind, action.name) for action in find(Delete)),
         delete_self=bool(find(DeleteSelf)),
         events=situation.events,

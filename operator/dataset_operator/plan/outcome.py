@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from dataset_operator.autoscaling.inference import InferenceMemory
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.documents import Document
 from dataset_operator.sealing import Seal
@@ -134,6 +136,7 @@ class Decision:
         drains: workers to drain, of one group each.
         log: decisions of the autoscaler to store.
         memory: the new memory of the autoscaling policy; None: unchanged.
+        inference: new memories of the policy of inference workers, by the name of their group.
         delete: (kind, name) of objects to delete.
         again_seconds: time until the next pass without an event; None: no such pass.
     """
@@ -148,6 +151,7 @@ class Decision:
     drains: tuple[Drain, ...] = ()
     log: KeepLog | None = None
     memory: Memory | None = None
+    inference: Mapping[str, InferenceMemory] = field(default_factory=dict)
     delete: tuple[tuple[str, str], ...] = ()
     delete_self: bool = False
     events: tuple[Event, ...] = ()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from operator import attrgetter
 
 from dataset_operator.api import TRAINING, WRITING
+from dataset_operator.autoscaling.inference import InferenceMemory
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.frozen import thaw_trainers
 from dataset_operator.documents import format_time, parse_time
@@ -48,6 +49,7 @@ class Situation:
         events: the events that they record.
         again_seconds: time until the next pass without an event; None: no such pass.
         memory: the new memory of the autoscaling policy; None: unchanged.
+        inference: new memories of the policy of inference workers, by the name of their group.
         is_decided: whether a rule ended the pass.
     """
 
@@ -61,6 +63,7 @@ class Situation:
     events: tuple[Event, ...] = ()
     again_seconds: float | None = None
     memory: Memory | None = None
+    inference: Mapping[str, InferenceMemory] = field(default_factory=dict)
     is_decided: bool = False
 
     @classmethod
@@ -106,6 +109,7 @@ class Situation:
             events=(*events, *sorted(verdict.events, key=attrgetter("reason", "message"))),
             again_seconds=min(soon, default=None),
             memory=verdict.memory or self.memory,
+            inference={**self.inference, **verdict.inference},
             is_decided=self.is_decided or verdict.ends,
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dataset_operator.autoscaling.inference import InferenceMemory
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.plan.outcome import Action, Event
 from dataset_operator.status import ConditionStatus, fit_message
@@ -59,6 +60,7 @@ class Verdict:
         ends: whether the rules after this one have nothing to decide.
         has_finalizer: whether the experiment needs the finaliser; None: unchanged.
         memory: the new memory of the autoscaling policy; None: unchanged.
+        inference: new memories of the policy of inference workers, by the name of their group.
         judged: the experiment that runs from here on; None: unchanged.
     """
 
@@ -71,6 +73,7 @@ class Verdict:
     ends: bool = False
     has_finalizer: bool | None = None
     memory: Memory | None = None
+    inference: Mapping[str, InferenceMemory] = field(default_factory=dict)
     judged: Judged | None = None
 
     def __add__(self, later: Verdict) -> Verdict:
@@ -88,6 +91,7 @@ class Verdict:
             ends=self.ends or later.ends,
             has_finalizer=later.has_finalizer if is_decided else self.has_finalizer,
             memory=later.memory or self.memory,
+            inference={**self.inference, **later.inference},
             judged=later.judged or self.judged,
         )
 

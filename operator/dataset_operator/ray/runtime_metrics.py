@@ -16,10 +16,15 @@ from prometheus_client.samples import Sample
 from dataset_operator.api import RUNTIME_METRICS_PORT
 from dataset_operator.errors import RayUnreachable
 from dataset_operator.observed import OUTPUT_PHASES, Progress, WrittenTable
+from dataset_operator.ray.inference_reports import INFERENCE_NAMES, parse_inference
 from dataset_operator.ray.scaling_signals import parse_scaling
 from dataset_operator.ray.table_reports import MAX_COUNT, TABLE_NAMES, parse_tables
 from dataset_operator.ray.transport import Endpoint, Request
-from pipeline_runtime.config import MAX_SAFE_INTEGER, MAX_STATUS_SNAPSHOTS
+from pipeline_runtime.config import (
+    MAX_INFERENCE_GROUPS,
+    MAX_SAFE_INTEGER,
+    MAX_STATUS_SNAPSHOTS,
+)
 
 # Shorter than for other requests, since a pass can do without these metrics.
 SCRAPE_SECONDS = 3.0
@@ -32,6 +37,7 @@ _MAX_METRIC = sys.float_info.max  # neither infinite nor not a number
 _TRAINING_METRIC = "lastmile_training_metric"
 _RATIOS = {
     "lastmile_progress_ratio": "ratio",
+    "lastmile_read_ratio": "read_ratio",
     "lastmile_production_wait_ratio": "production_wait_ratio",
     "lastmile_gpu_utilization_ratio": "gpu_utilization_ratio",
     "lastmile_trainer_busy_ratio": "busy_ratio",
@@ -61,9 +67,13 @@ _MAX_RANKS = 1024 * 16  # trainers and GPUs of each, in the CRD
 NAMES = (
     *(*_RATIOS, *_AMOUNTS, *_TABLE),
     *(_OUTPUT_PHASE, _CPU_RANKS, _DAMAGED_CHECKPOINTS, _TRAINING_METRIC, *TABLE_NAMES),
+    *INFERENCE_NAMES,
 )
+_MAX_GROUP_LINES = MAX_INFERENCE_GROUPS * len(INFERENCE_NAMES)
 # An honest page has one line for each; allow twice as many.
-_MAX_LINES = 2 * (len(NAMES) + len(OUTPUT_PHASES) + MAX_METRICS + MAX_STATUS_SNAPSHOTS)
+_MAX_LINES = 2 * (
+    len(NAMES) + len(OUTPUT_PHASES) + MAX_METRICS + MAX_STATUS_SNAPSHOTS + _MAX_GROUP_LINES
+)
 _MAX_LINE_CHARS = 1024  # the name of a table has at most 512
 
 
@@ -91,6 +101,7 @@ def parse_progress(text: str) -> Progress | None:
     metrics: dict[str, float] = {}
     table: dict[str, Any] = {}
     reports: list[Sample] = []
+    groups: list[Sample] = []
     for sample in chain.from_iterable(map(_parse, islice(lines, _MAX_LINES))):
         name, value = sample.name, sample.value
         if name in _RATIOS and 0.0 <= value <= 1.0:
@@ -109,6 +120,8 @@ def parse_progress(text: str) -> Progress | None:
             metrics |= _name_metric(sample.labels.get("name", ""), value)
         elif name in TABLE_NAMES:
             reports.append(sample)
+        elif name in INFERENCE_NAMES:
+            groups.append(sample)
     counters = parse_scaling(text)
     progress = Progress(
         **known,
@@ -118,6 +131,7 @@ def parse_progress(text: str) -> Progress | None:
         table=WrittenTable(**table) if table else None,
         tables=parse_tables(reports),
         counters=counters,
+        inference=parse_inference(groups),
     )
     return None if progress == Progress() else progress
 

@@ -16,6 +16,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dataset_operator.errors import MetricsUnreachable
+from dataset_operator.ray.inference_reports import PREFIX as _INFERENCE
 from dataset_operator.sources.gpus import is_percent
 
 _NAME = "__name__"
@@ -85,7 +86,8 @@ def build_page(series: Iterable[Series], since: float) -> str:
     """
     targets: dict[tuple[tuple[str, str], ...], list[Series]] = {}
     for each in series:
-        labels = {k: v for k, v in each.metric.items() if k not in (_NAME, *_OUR_LABELS)}
+        ours = (_NAME, *_list_labels(each.metric.get(_NAME, "")))
+        labels = {k: v for k, v in each.metric.items() if k not in ours}
         targets.setdefault(tuple(sorted(labels.items())), []).append(each)
     pages = [(max(each.last[0] for each in target), key) for key, target in targets.items()]
     newest, key = max(pages, default=(-math.inf, ()))
@@ -94,13 +96,18 @@ def build_page(series: Iterable[Series], since: float) -> str:
     return "".join(_build_line(each) for each in targets[key] if each.last[0] == newest)
 
 
+def _list_labels(name: str) -> tuple[str, ...]:
+    """Return the labels of a series that are its own; a platform may use the last for others."""
+    return (*_OUR_LABELS, "group") if name.startswith(_INFERENCE) else _OUR_LABELS
+
+
 def _build_line(series: Series) -> str:
     name = series.metric.get(_NAME, "")
     if not _METRIC_NAME.fullmatch(name):
         return ""
     labels = ",".join(
         f'{label}="{series.metric[label].translate(_ESCAPES)}"'
-        for label in _OUR_LABELS
+        for label in _list_labels(name)
         if label in series.metric
     )
     value = "".join(series.last[1].split())

@@ -10,6 +10,9 @@ from world import World, build_document, running
 from dataset_operator.observed import CatalogTables, Progress, Refusal
 from dataset_operator.plan.composing import compose_decision
 from dataset_operator.plan.draining import MAX_DRAINING
+from dataset_operator.plan.inference_workers import (
+    MAX_MESSAGE_CHARS as MAX_MESSAGE_CHARS_OF_GROUP,
+)
 from dataset_operator.plan.scaling_log import MAX_DECISIONS, MAX_MESSAGE_CHARS, MAX_MESSAGES
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import set_condition
@@ -21,6 +24,7 @@ from dataset_operator.status import (
     fit_message,
 )
 from pipeline_runtime.config import (
+    MAX_INFERENCE_GROUPS,
     MAX_STATUS_MODELS,
     MAX_STATUS_SNAPSHOTS,
     MaterializationStatus,
@@ -152,6 +156,18 @@ def test_the_largest_status_fits_its_bound(letter: str) -> None:
     world.status["dataWorkers"]["draining"] = [
         {"name": f"{index:0>63}", "ip": f"{index:0>39}", "time": WHEN, "lost": True}
         for index in range(MAX_DRAINING)
+    ]
+    world.status["inferenceWorkers"] = [
+        {
+            "name": f"{index:0>24}",
+            "desiredReplicas": 512,
+            "currentReplicas": 512,
+            "readyReplicas": 512,
+            "lastScaleTime": WHEN,
+            "reason": "ScaleDownStabilized",
+            "message": "m" * MAX_MESSAGE_CHARS_OF_GROUP,
+        }
+        for index in range(MAX_INFERENCE_GROUPS)
     ]
     for _ in range(3):
         before, world.document["status"] = world.status, fill_conditions(world, letter)

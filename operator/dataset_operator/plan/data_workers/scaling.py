@@ -17,6 +17,7 @@ from dataset_operator.api import (
     SCALING_LIMITED,
 )
 from dataset_operator.autoscaling import Memory, Rules, Sample
+from dataset_operator.autoscaling.inference import find_bottleneck
 from dataset_operator.autoscaling.interface import (
     DOWN,
     METRICS_UNKNOWN,
@@ -25,6 +26,7 @@ from dataset_operator.autoscaling.interface import (
     SCALE_UP_LIMIT,
     TOO_MANY_REPLICAS,
     UP,
+    Bottleneck,
     Direction,
     RateLimit,
 )
@@ -157,7 +159,14 @@ def build_sample(situation: Situation) -> Sample:
         workers=_with_readers(counters),
         gpu_utilization=progress.utilization,
         has_gpus=progress.gpu_utilization_ratio is not None,
+        elsewhere=_find_elsewhere(situation),
     )
+
+
+def _find_elsewhere(situation: Situation) -> Bottleneck | None:
+    """Return the group of inference workers that data workers wait for; None if there is none."""
+    found = (find_bottleneck(name, memory) for name, memory in situation.inference.items())
+    return next(filter(None, found), None)
 
 
 def build_rules(spec: ExperimentSpec) -> Rules:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD
+from dataset_operator.api import DATA_WORKERS, FINALIZER, HEAD, INFERENCE
+from dataset_operator.autoscaling.inference import InferenceMemory
 from dataset_operator.autoscaling.intervals import Memory
 from dataset_operator.builders.frozen import thaw
 from dataset_operator.documents import format_time
@@ -83,19 +84,21 @@ class World:
     progress: Progress | None = None  # progress that a running driver reports
     unknown: str = ""  # message of a source about missing metrics
     memory: Memory | None = None  # memory of the autoscaling policy
+    inference: dict[str, InferenceMemory] = field(default_factory=dict)  # and of groups of models
     readings: Readings | None = None  # kept across passes; None: each pass parses again
     drains: list[Drain] = field(default_factory=list)  # requests to Ray
     drained: set[str] = field(default_factory=set)  # addresses of drained workers
     logs: list[KeepLog] = field(default_factory=list)  # requests to Ray, each once
     log_ends: str = "SUCCEEDED"  # state of such a job; "": Ray cannot run it
-    workers: dict[str, datetime] = field(default_factory=dict)  # name → time of creation
-    taken: list[str] = field(default_factory=list)  # data workers that KubeRay chose by itself
+    workers: dict[str, datetime] = field(default_factory=dict)  # data workers: time of creation
+    models: dict[str, dict[str, datetime]] = field(default_factory=dict)  # the same by role
+    taken: list[str] = field(default_factory=list)  # workers that KubeRay chose by itself
     ending: dict[str, datetime] = field(default_factory=dict)  # name → end of its grace period
-    dead: set[str] = field(default_factory=set)  # data workers on a lost node
-    unwell: set[str] = field(default_factory=set)  # data workers that are not ready
-    awaited: set[str] = field(default_factory=set)  # data workers that KubeRay deleted
+    dead: set[str] = field(default_factory=set)  # workers on a lost node
+    unwell: set[str] = field(default_factory=set)  # workers that are not ready
+    awaited: set[str] = field(default_factory=set)  # workers that KubeRay deleted
     num_made: int = 0
-    quota: int = 10**6  # bound of data workers
+    quota: int = 10**6  # bound of the workers of each group
     num_conflicts: int = 0  # number of following writes to the cluster that are refused
     jobs: dict[str, Job] = field(default_factory=dict)
     finalizer: bool = False
@@ -138,6 +141,7 @@ class World:
             progress=self.progress if job is not None and job.status == "RUNNING" else None,
             scaling=Scaling(
                 memory=self.memory,
+                inference=self.inference,
                 drained=frozenset(self.drained),
                 log_job=self.jobs.get(find_log_job(self.owner, status) or ""),
                 unknown=self.unknown,
@@ -159,23 +163,25 @@ class World:
             return [*self.lingering]
         self._match_workers()
         groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
+        drained = self._drained_groups
         numbers: dict[Any, int] = {
             group["groupName"]: group.get("replicas", 0)
             for group in groups
-            if group["groupName"] != DATA_WORKERS
+            if group["groupName"] not in drained
         }
         workers: list[Pod] = [
             Pod(
                 name=name,
                 uid=name,
-                role=DATA_WORKERS,
-                ready=not ({DATA_WORKERS} & self.unready or name in {*self.unwell, *self.ending}),
-                waiting=self.waiting if DATA_WORKERS in self.unready else "",
+                role=role,
+                ready=not ({role} & self.unready or name in {*self.unwell, *self.ending}),
+                waiting=self.waiting if role in self.unready else "",
                 created=made,
                 ends=self.ending.get(name),
                 ip=f"ip-of-{name}",
             )
-            for name, made in self.workers.items()
+            for role, pods in drained.items()
+            for name, made in pods.items()
         ]
         pods = [
             Pod(
@@ -191,41 +197,53 @@ class World:
         ]
         return [*pods, *workers, *self.lingering]
 
+    @property
+    def _drained_groups(self) -> dict[str, dict[str, datetime]]:
+        """Return the pods of each group that the operator drains, by the group's role."""
+        return {DATA_WORKERS: self.workers, **self.models}
+
     def _match_workers(self) -> None:
         """Act like KubeRay 1.6: delete workers on the list, then surplus ones; create missing ones.
 
-        It does nothing while a worker that it deleted is still there.
+        It changes no group while a worker of it that it deleted is still there.
         """
         assert self.ray_cluster is not None
         for name, ends in list(self.ending.items()):
             if name not in self.dead and self.now >= ends - timedelta(seconds=GRACE_SECONDS / 2):
                 self._forget_worker(name)
-        self.awaited &= set(self.workers)
-        if self.awaited:
-            return
         groups = self.ray_cluster["spec"].get("workerGroupSpecs", ())
-        group = next((g for g in groups if g["groupName"] == DATA_WORKERS), {})
+        for group in groups:
+            if group["groupName"].startswith(f"{INFERENCE}-"):
+                self.models.setdefault(group["groupName"], {})
+        self.awaited &= {name for pods in self._drained_groups.values() for name in pods}
+        for role, pods in self._drained_groups.items():
+            if not self.awaited & set(pods):
+                group = next((g for g in groups if g["groupName"] == role), {})
+                self._match_group(role, pods, group)
+
+    def _match_group(self, role: str, pods: dict[str, datetime], group: dict[str, Any]) -> None:
         listed = (group.get("scaleStrategy") or {}).get("workersToDelete") or ()
-        counted = [name for name in self.workers if name not in listed]
+        counted = [name for name in pods if name not in listed]
         wanted = min(max(group.get("replicas") or 0, group.get("minReplicas", 0)), _most(group))
         taken = counted[: max(0, len(counted) - wanted)]
         self.taken += taken
         for name in (*listed, *taken):
-            if name in self.workers:
+            if name in pods:
                 self.end_worker(name)
                 self.awaited.add(name)
-        for _ in range(min(wanted - len(counted), self.quota - len(self.workers))):
-            self.workers[f"{DATA_WORKERS}-{self.num_made}"] = self.now
+        for _ in range(min(wanted - len(counted), self.quota - len(pods))):
+            pods[f"{role}-{self.num_made}"] = self.now
             self.num_made += 1
 
     def _forget_worker(self, name: str) -> None:
-        self.workers.pop(name, None)
+        for pods in self._drained_groups.values():
+            pods.pop(name, None)
         self.ending.pop(name, None)
         self.dead.discard(name)
         self.unwell.discard(name)
 
     def end_worker(self, name: str) -> None:
-        """Delete a data worker, as anybody may."""
+        """Delete a worker, as anybody may."""
         self.ending.setdefault(name, self.now + timedelta(seconds=GRACE_SECONDS))
 
     @property
@@ -291,7 +309,11 @@ class World:
             self.drains += decision.drains
         for child in decision.apply if after_apply else ():
             self._make(child)
-        self.memory = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin with a new operator process."""
+        self.memory, self.inference = None, {}
 
     def settle(self, passes: int = 12) -> None:
         """Run passes until one changes nothing."""
@@ -323,6 +345,7 @@ class World:
             assert self.ray_cluster is not None
             self.ray_cluster = merge_json(self.ray_cluster, patch)
         self.memory = decision.memory or self.memory
+        self.inference = {**self.inference, **decision.inference}
         self.drains += decision.drains
         if (
             decision.log is not None
@@ -390,7 +413,7 @@ class World:
 
     def lose_cluster(self) -> None:
         self.ray_cluster, self.jobs = None, {}
-        for name in list(self.workers):
+        for name in [name for pods in self._drained_groups.values() for name in pods]:
             self._forget_worker(name)
         self.head_uid += "+"
 
