@@ -2,7 +2,7 @@
 
 The experiment alone has all that is needed. The conditions about scaling are about data workers:
 each has a reason, and the numbers of its time. This module says what the reason means, and what
-would bring more or fewer workers. Of other groups that a policy scales, it has the numbers only.
+would bring more or fewer workers. The status of other groups has the reason of each by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pipeline_runtime.config import (
     DecisionStatus,
     DrainingStatus,
     ExperimentStatus,
+    InferenceWorkerStatus,
     WorkerStatus,
 )
 from pipeline_runtime.formatting import format_age_seconds
@@ -80,14 +81,35 @@ def explain_workers(
         if kind.role == DATA_WORKERS:
             yield from _explain_data_workers(document, status, now or datetime.now(UTC))
         else:
-            yield from _count_group(status, kind)
+            yield from _explain_groups(document, status, kind, now or datetime.now(UTC))
 
 
-def _count_group(status: ExperimentStatus, kind: WorkerGroup) -> Iterator[tuple[str, str]]:
-    label = f"{kind.noun.capitalize()}s"
+def _explain_groups(
+    document: Document, status: ExperimentStatus, kind: WorkerGroup, now: datetime
+) -> Iterator[tuple[str, str]]:
+    label, found = f"{kind.noun.capitalize()}s", document["spec"].get(kind.spec_field)
+    listed: list[Document] = (found or []) if kind.is_list else [found or {}]
+    sections = {each.get("name", ""): each for each in listed}
     for workers in list_workers(status, kind):
         name = getattr(workers, "name", "")  # only groups of a list have one
-        yield f"{label} {name}" if name else label, _count_ready(workers)
+        section = sections.get(name, {})
+        least, most = section.get("minReplicas", 1), section.get("maxReplicas", 1)
+        numbers = f"{_count_ready(workers)}, may be {least} to {most}"
+        yield f"{label} {name}" if name else label, numbers
+        if isinstance(workers, InferenceWorkerStatus) and workers.current_replicas:
+            yield from _explain_inference(workers, now)
+
+
+def _explain_inference(workers: InferenceWorkerStatus, now: datetime) -> Iterator[tuple[str, str]]:
+    if workers.message:
+        yield "  why", workers.message
+    if leaving := [each for each in workers.draining if not each.lost]:
+        staying = count_staying(workers) or 0
+        yield "  leaving", f"{len(leaving)} answer their requests, and end; {staying} stay"
+    if lost := [each.name for each in workers.draining if each.lost]:
+        yield "  lost", f"{', '.join(lost)}: replaced, though not gone yet"
+    if workers.last_scale_time:
+        yield "  changed", f"{format_age(workers.last_scale_time, now)} ago"
 
 
 def _explain_data_workers(

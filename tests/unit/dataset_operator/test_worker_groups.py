@@ -238,7 +238,7 @@ def test_metrics_and_describe_have_the_numbers_of_a_third_group() -> None:
     numbers = {"current": 3, "ready": 2, "desired": 4, "draining": 0, "min": 2, "max": 8}
     assert samples == {(word,): number for word, number in numbers.items()}
     explained = dict(explain_workers(document, status, groups=WITH_TOYS))
-    assert explained == {"Toy workers large": "2 of 4 ready"}
+    assert explained == {"Toy workers large": "2 of 4 ready, may be 2 to 8"}
 
 
 @pytest.mark.parametrize("role", ["", "toy-workers", "trainers-large", "somebody-else"])

@@ -23,8 +23,10 @@ from scored import (
 from world import SETTINGS, World
 
 from dataset_operator.autoscaling.interface import PERIOD_SECONDS
+from dataset_operator.cli.workers import explain_workers
 from dataset_operator.documents import format_time
 from dataset_operator.plan.draining import DRAIN_SECONDS
+from dataset_operator.shapes import parse_status
 
 MINUTE = 60.0
 ONE = {"name": LARGE, "minReplicas": 1, "maxReplicas": 6}
@@ -69,6 +71,19 @@ def test_spare_pods_are_drained_then_listed_then_forgotten() -> None:
     assert not victims_of(world, LARGE)
     assert not group_of(world, LARGE)["scaleStrategy"]["workersToDelete"]
     assert world.taken == []
+
+
+def test_describe_explains_the_number_and_who_leaves() -> None:
+    run = draining()
+    status = parse_status(run.world.status)
+    shown = list(explain_workers(run.world.document, status, run.world.now))
+    labels = [label for label, _ in shown]
+    assert labels.count("  leaving") == 2
+    large = labels.index("Inference workers large")
+    assert shown[large][1] == "4 of 4 ready, may be 1 to 2"
+    assert shown[large + 1] == ("  why", "inferenceWorkers[large].maxReplicas is 2 now")
+    assert shown[large + 2] == ("  leaving", "2 answer their requests, and end; 2 stay")
+    assert labels[large + 3] == "  changed"
 
 
 def test_a_target_takes_as_many_pods_as_it_needs() -> None:
