@@ -31,6 +31,7 @@ from pipeline_runtime.config import (
     Dataset,
     DatasetExperiment,
     IcebergSource,
+    InferenceWorkers,
     Output,
     Step,
     Training,
@@ -68,6 +69,7 @@ class Pipeline(StepMethods):
     steps: tuple[Document, ...] = ()
     options: Document = field(default_factory=dict)
     catalogs: tuple[Document, ...] = ()
+    inference_workers: tuple[Document, ...] = ()
 
     @classmethod
     def read_parquet(
@@ -142,6 +144,17 @@ class Pipeline(StepMethods):
         others = tuple(each for each in self.catalogs if each.get("name") != name)
         return replace(self, catalogs=(*others, to_manifest(Catalog, {"name": name} | fields)))
 
+    def with_inference_workers(self, name: str, **fields: Any) -> Self:
+        """Add a group of inference workers, which models of `predict` name as their `worker_group`.
+
+        Args:
+            fields: as in `spec.inferenceWorkers`, such as `max_replicas=2` and
+                `gpus_per_replica=0`. A group of the same name is replaced.
+        """
+        others = tuple(each for each in self.inference_workers if each.get("name") != name)
+        group = to_manifest(InferenceWorkers, {"name": name} | fields)
+        return replace(self, inference_workers=(*others, group))
+
     def named(self, name: str) -> Self:
         """Give the last step a name, for people and for `--set` on the manifest."""
         if not self.steps:
@@ -171,6 +184,8 @@ class Pipeline(StepMethods):
         spec: Document = {"dataset": self.dataset, "pipeline": list(self.steps)}
         if self.catalogs:
             spec["catalogs"] = list(self.catalogs)
+        if self.inference_workers:
+            spec["inferenceWorkers"] = list(self.inference_workers)
         if self.options:
             spec["pipelineOptions"] = self.options
         if callable(training.get("entrypoint")):

@@ -119,6 +119,23 @@ def test_the_last_step_may_have_a_name() -> None:
         Pipeline.read_parquet("t/").named("thin")
 
 
+def test_models_may_be_called_by_inference_workers() -> None:
+    model = {
+        "name": "m",
+        "function": "my_models:load",
+        "inputs": ["x"],
+        "outputs": [{"name": "score", "type": "float32"}],
+        "worker_group": "large",
+    }
+    pipeline = Pipeline.read_parquet("t/").predict(model)
+    with pytest.raises(ManifestError, match="large"):
+        pipeline.experiment("a")
+    pipeline = pipeline.with_inference_workers("large", max_replicas=9)
+    pipeline = pipeline.with_inference_workers("large", max_replicas=2, gpus_per_replica=0)
+    [group] = pipeline.experiment("a").spec.inference_workers
+    assert (group.name, group.max_replicas, group.gpus_per_replica) == ("large", 2, 0)
+
+
 def test_switches_of_single_optimisations_go_to_debug() -> None:
     pipeline = Pipeline.read_parquet("t/").with_options(fusion=False, rows_per_block=7)
     pipeline = pipeline.with_options(readAhead=False, rows_per_block=8)
