@@ -256,14 +256,14 @@ def run_workers(usages: list[dict[str, float]]) -> Iterator[Metric]:
     by_state = {
         "read": total["read"] - total["warming_read"],
         "compute": total["compute"] - total["warming_compute"],
-        "warming": total["warming_read"] + total["warming_compute"],
-        "inference": total["inference"],
+        "warming": sum(total[f"warming_{name}"] for name in ("read", "compute", "inference")),
+        "inference": total["inference"] - total["warming_inference"],
         "blocked_output": total["blocked_output"],
         "idle": total["idle"],
     }
     seconds = CounterMetricFamily(
         "lastmile_run_worker_seconds",
-        "Seconds of all readers, by state; warming: busy in the first 20 s of a reader.",
+        "Seconds of all readers, by state; warming: the first three in a reader's first 20 s.",
         labels=["state"],
     )
     for state, value in by_state.items():

@@ -33,11 +33,12 @@ class WorkerUsage:
 
     read: float = 0.0  # reading and decoding
     compute: float = 0.0  # the steps, and batches made of rows
-    inference: float = 0.0  # steps waited for inference workers
     blocked_output: float = 0.0  # as many chunks as allowed were ahead of the trainer
     idle: float = 0.0  # nothing to do: no group to lease, or the next call had not arrived
+    inference: float = 0.0  # steps waited for inference workers
     warming_read: float = 0.0  # of read, by readers that had just started
     warming_compute: float = 0.0  # of compute, by those
+    warming_inference: float = 0.0  # of inference, by those
     warming_rows: int = 0  # of rows, by those
     rows: int = 0  # delivered
     units: int = 0  # row groups delivered to the end

@@ -50,6 +50,7 @@ class UsageMeter:
         if now - usage.began.setdefault(reader, now) < WARMING_SECONDS:
             usage.warming_read += read
             usage.warming_compute += compute
+            usage.warming_inference += header.waiting_seconds
             usage.warming_rows += header.num_rows
         idle = min(header.gap_seconds, waited - self._waited_before.get(reader, 0.0))
         self._waited_before[reader] = waited

@@ -1,7 +1,8 @@
 """Estimates demand, throughput and required workers from the intervals since the last change.
 
     D = rows ÷ (loop seconds − production wait)      rows per second that the trainers would take
-    μ = rows ÷ busy worker seconds                   rows per second of one busy worker
+    μ = rows ÷ busy worker seconds                   rows per second of one busy worker; waits for
+                                                     inference workers count as busy here
     x = D ÷ μ                                        required workers, if all are busy
 
 None of them depends on the number of workers, so they hold while pods are pending.
@@ -71,7 +72,7 @@ def estimate(memory: Memory) -> Estimate | None:
         return None
     rows, seconds = steps.measured
     demand = math.inf if used[-1].is_unbounded else rows / seconds
-    made, busy = sum(i.made_rows for i in used), sum(i.busy_seconds for i in used)
+    made, busy = sum(i.made_rows for i in used), sum(i.occupied_seconds for i in used)
     worker_rate = made / busy * used[-1].readers_per_worker
     required = demand / worker_rate
     degrees = NOISE_DEGREES + len(blocks) - 1
@@ -92,7 +93,7 @@ def _with_shares(
     loop = max(sum(i.loop_seconds for i in lately), 1e-9)
     blocked = sum(i.blocked_seconds for i in lately)
     busy = sum(i.busy_seconds for i in lately)
-    readers = blocked + busy + sum(i.idle_seconds for i in lately)
+    readers = blocked + busy + sum(i.idle_seconds + i.inference_seconds for i in lately)
     few, many = (_share_waits(intervals, number) for number in (_FEW_SHARES, _MANY_SHARES))
     stages = sorted({stage for interval in lately for stage in interval.waits})
     low, middle, high = required

@@ -217,7 +217,7 @@ def make_blocks(intervals: Sequence[Interval]) -> tuple[Block, ...]:
     for interval in intervals:
         held.append(interval)
         steps.add(interval)
-        busy += interval.busy_seconds
+        busy += interval.occupied_seconds
         made += interval.made_rows
         if not steps.make_block():
             continue

@@ -197,7 +197,7 @@ def _measure_chunks(memory: Memory, ready: int) -> tuple[float, float]:
     clean = [interval for interval in since if interval.end > _find_first_end(memory, ready)]
     is_long = sum(interval.seconds for interval in since) >= SMOOTHING_SECONDS
     enough = MIN_BLOCK_STEPS if is_long else _count_readers(memory, ready)
-    seconds = sum(i.busy_seconds + i.blocked_seconds + i.idle_seconds for i in clean)
+    seconds = sum(i.occupied_seconds + i.blocked_seconds + i.idle_seconds for i in clean)
     made = sum(interval.made_rows for interval in clean)
     if sum(interval.steps for interval in clean) < enough or min(seconds, made) <= 0.0:
         return 0.0, 0.0

@@ -66,6 +66,7 @@ class WorkerCounters:
         rows: delivered, in the unit of `TrainerCounters.rows`: after filters.
         blocked_seconds: blocked on output, because enough rows are ready for the trainers.
         idle_seconds: without work.
+        inference_seconds: waits for inference workers.
         readers_per_worker: mean over the workers that have delivered rows.
     """
 
@@ -74,6 +75,7 @@ class WorkerCounters:
     compute_seconds: float
     blocked_seconds: float
     idle_seconds: float
+    inference_seconds: float = 0.0
     readers_per_worker: float = 1.0
 
 
@@ -170,6 +172,7 @@ class Interval:
     blocked_seconds: float
     idle_seconds: float
     readers_per_worker: float
+    inference_seconds: float = 0.0
     is_unbounded: bool = False
     clock: StepTotals | None = None
 
@@ -182,6 +185,14 @@ class Interval:
     def busy_seconds(self) -> float:
         """Seconds in which readers read or computed."""
         return self.read_seconds + self.compute_seconds
+
+    @property
+    def occupied_seconds(self) -> float:
+        """Seconds in which readers could not begin another chunk.
+
+        A wait for an inference worker is no work, but bounds the rows of a reader all the same.
+        """
+        return self.busy_seconds + self.inference_seconds
 
     @property
     def production_share(self) -> float:
@@ -217,6 +228,7 @@ def measure_between(before: Sample, after: Sample) -> Interval | None:
         compute_seconds=now.compute_seconds - made.compute_seconds,
         blocked_seconds=now.blocked_seconds - made.blocked_seconds,
         idle_seconds=now.idle_seconds - made.idle_seconds,
+        inference_seconds=now.inference_seconds - made.inference_seconds,
         readers_per_worker=now.readers_per_worker,
         is_unbounded=last.is_unbounded,
         clock=last.clock - first.clock if last.clock and first.clock else None,
@@ -237,6 +249,7 @@ def _is_forward(interval: Interval) -> bool:
         interval.compute_seconds,
         interval.blocked_seconds,
         interval.idle_seconds,
+        interval.inference_seconds,
         *(astuple(interval.clock) if interval.clock else ()),
     )
     return all(value >= -_ROUNDING_SECONDS for value in grown)

@@ -102,6 +102,7 @@ def _build_workers(known: dict[tuple[str, str], float]) -> WorkerCounters | None
         read_seconds=read,
         compute_seconds=compute,
         blocked_seconds=blocked,
-        # The wait for inference workers, which other data workers would not shorten.
-        idle_seconds=idle + known.get(("worker_seconds_total", "inference"), 0.0),
+        idle_seconds=idle,
+        # A driver of an earlier version counts these waits as compute.
+        inference_seconds=known.get(("worker_seconds_total", "inference"), 0.0),
     )

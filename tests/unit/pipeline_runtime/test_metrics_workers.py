@@ -42,7 +42,13 @@ def test_readers_are_reported_once_known(
 
 def test_totals_cover_all_ranks_of_the_attempt() -> None:
     usage = WorkerUsage(
-        *(9.0, 6.0, 2.0, 1.0), warming_read=3.0, warming_compute=2.0, warming_rows=20, rows=100
+        *(9.0, 6.0, 2.0, 1.0),
+        inference=8.0,
+        warming_read=3.0,
+        warming_compute=2.0,
+        warming_inference=7.0,
+        warming_rows=20,
+        rows=100,
     )
     waits = {"production": 4.0, "collate": 0.5}
     ranks = (
@@ -75,12 +81,13 @@ def test_totals_cover_all_ranks_of_the_attempt() -> None:
     assert found("lastmile_run_wait_seconds_total", {"stage": "production"}) == 4.0
     seconds = {
         state: found("lastmile_run_worker_seconds_total", {"state": state})
-        for state in ("read", "compute", "warming", "blocked_output", "idle")
+        for state in ("read", "compute", "inference", "warming", "blocked_output", "idle")
     }
     assert seconds == {
         "read": 12.0,
         "compute": 8.0,
-        "warming": 10.0,
+        "inference": 2.0,
+        "warming": 24.0,
         "blocked_output": 4.0,
         "idle": 2.0,
     }
@@ -117,7 +124,7 @@ def test_the_saving_rank_reports_the_kept_time() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 9])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
-    # docs/operating/observe.md, «How many series»: 26 + 22 per rank + 3 per step + the metrics.
+    # docs/operating/observe.md, «How many series»: 27 + 23 per rank + 3 per step + the metrics.
     longest = dict.fromkeys(("production", "transfer", "batching", "collate"), 1.0)
     usage = WorkerUsage(ready=2, read=1.5)
     known = [
@@ -136,4 +143,4 @@ def test_series_grow_with_ranks_and_steps_alone(steps: int, ranks: int) -> None:
     registry = serve(*known, steps=[(index, "map") for index in range(steps)], pace=pace)
     lines = generate_latest(registry).decode().splitlines()
     series = [line for line in lines if not line.startswith("#")]
-    assert len(series) == 26 + 22 * ranks + 3 * steps + 16
+    assert len(series) == 27 + 23 * ranks + 3 * steps + 16

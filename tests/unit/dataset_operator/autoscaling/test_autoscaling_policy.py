@@ -34,6 +34,14 @@ def test_a_starved_trainer_gets_the_required_workers_and_headroom() -> None:
     assert all(decision.active.reason == "ValidMetricFound" for decision in decisions)
 
 
+def test_readers_that_wait_for_inference_workers_make_no_more_rows() -> None:
+    story = Story(demand=1000, rate=100, workers=8, inference_share=0.6)
+    story.run(3 * MINUTE)
+    assert story.desired == 11
+    fed = Story(demand=1000, rate=100, workers=11, inference_share=0.6)
+    assert {decision.desired for decision in fed.run(30 * MINUTE)} == {11}
+
+
 def test_a_fed_trainer_keeps_its_workers() -> None:
     story = Story(demand=1000, rate=100, workers=11)
     assert {decision.desired for decision in story.run(30 * MINUTE)} == {11}

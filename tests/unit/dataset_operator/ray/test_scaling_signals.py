@@ -51,7 +51,7 @@ def test_a_wait_for_inference_workers_is_no_work_of_data_workers() -> None:
     workers = parse_scaling(PAGE + line).workers
     assert workers is not None
     assert (workers.read_seconds, workers.compute_seconds) == (12.0, 8.0)
-    assert (workers.blocked_seconds, workers.idle_seconds) == (2.0, 31.0)
+    assert (workers.idle_seconds, workers.inference_seconds) == (1.0, 30.0)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class Story:
     workers: int = 4
     step_rows: float = 100.0
     read_share: float = 0.2
+    inference_share: float = 0.0  # of a reader's time for rows: waits for inference workers
     start_seconds: float = 0.0
     storage: float = float("inf")
     waits: dict[str, float] = field(default_factory=dict)  # share of the loop's time, by stage
@@ -108,7 +109,9 @@ class Story:
             self.made,
             rows=self.made.rows + rows,
             read_seconds=self.made.read_seconds + busy * self.read_share,
-            compute_seconds=self.made.compute_seconds + busy * (1.0 - self.read_share),
+            compute_seconds=self.made.compute_seconds
+            + busy * (1.0 - self.read_share - self.inference_share),
+            inference_seconds=self.made.inference_seconds + busy * self.inference_share,
             blocked_seconds=self.made.blocked_seconds + max(0.0, spare),
         )
 

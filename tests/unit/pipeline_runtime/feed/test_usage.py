@@ -61,9 +61,12 @@ def test_a_reader_starts_once_however_many_epochs_there_are() -> None:
 
 def test_a_wait_for_inference_workers_is_no_work() -> None:
     usage = WorkerUsage()
-    waited = replace(header(0.0), waiting_seconds=4.0)
-    UsageMeter(usage, Waited()).deliver("a", "x", waited, 0)
-    assert (usage.read, usage.compute, usage.inference, usage.idle) == (2.0, 1.5, 4.0, 0.0)
+    now = [100.0]
+    meter = UsageMeter(usage, Waited(), clock=lambda: now[0])
+    for now[0], seconds in ((100.0, 60.0), (121.0, 4.0)):  # the models were loaded at first
+        meter.deliver("a", "x", replace(header(0.0), waiting_seconds=seconds), 0)
+    assert (usage.read, usage.compute, usage.inference, usage.idle) == (4.0, 3.0, 64.0, 0.0)
+    assert (usage.warming_compute, usage.warming_inference) == (1.5, 60.0)
 
 
 def test_a_data_worker_counts_once_it_has_delivered() -> None:
