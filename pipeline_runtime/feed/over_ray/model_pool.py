@@ -243,6 +243,7 @@ class ModelPool(ActorPool):
 
     def _note_end(self, name: str, answer: Any) -> None:
         self._counts[name] = answer
+        self._asked.pop(name, None)  # an answer to it is older
 
     def _room(self) -> dict[str, int]:
         return {} if self._failure else self._places.count(_list_nodes())

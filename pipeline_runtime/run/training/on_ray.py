@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
@@ -112,7 +113,9 @@ class RayTrainers:
         return None if self._fit.error is None else _explain_ray_failure(self._fit.error)
 
     def close(self) -> None:
-        self._placed.close()
+        # The end of the training is known, whatever has become of Ray.
+        with contextlib.suppress(ray.exceptions.RayError):
+            self._placed.close()
 
 
 class _Fit(threading.Thread):

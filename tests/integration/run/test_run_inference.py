@@ -92,7 +92,12 @@ def build_table() -> pa.Table:
     )
 
 
-def write(run: Project, group: dict[str, Any] | None, **options: Any) -> None:
+def write(
+    run: Project,
+    group: dict[str, Any] | None,
+    training: dict[str, Any] | None = None,
+    **options: Any,
+) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(build_table(), run.folder / "in.parquet", row_group_size=100)
     served: dict[str, Any] = {
@@ -118,6 +123,9 @@ def write(run: Project, group: dict[str, Any] | None, **options: Any) -> None:
     if group is not None:
         served["workerGroup"] = "large"
         spec["inferenceWorkers"] = [{"name": "large", "maxReplicas": 2, **group}]
+    if training is not None:
+        del spec["output"]
+        spec["training"] = training
     run.write(spec, {"served_models": MODELS})
 
 
@@ -236,6 +244,26 @@ def test_counters_of_inference_workers_survive_a_killed_one(
     [group] = run.summary.inference
     # Batches of the killed worker's open request were scored twice.
     assert 0 <= group.rows - read(run).num_rows < 100
+
+
+@pytest.mark.slow
+def test_a_student_trains_on_the_scores_of_inference_workers(
+    project: Callable[..., Project], on_cluster: Lastmile
+) -> None:
+    run = project()
+    training = {
+        "entrypoint": "recorder_loop:loop",
+        "batchSize": 100,
+        "columns": ["id", "score"],
+        "config": {"folder": str(run.folder)},
+    }
+    write(run, {}, training)
+    ended = score(run, on_cluster)
+    assert ended.code == 0, str(ended)
+    [attempt] = run.attempts()
+    assert sorted(attempt.ids) == [i for i in range(ROWS) if i % 3]
+    [group] = run.summary.inference
+    assert (group.group, group.rows) == ("large", len(attempt.ids))
 
 
 @pytest.mark.slow
