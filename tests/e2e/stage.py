@@ -202,3 +202,9 @@ def condition(document: dict[str, Any], kind: str) -> dict[str, Any] | None:
     """A condition that is true."""
     conditions = document.get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind and c["status"] == "True"), None)
+
+
+def kill_operator(stage: Stage) -> None:
+    labels = "app.kubernetes.io/name=lastmile-operator"
+    away = ("delete", "pod", "-l", labels, "--force", "--grace-period=0")
+    stage.node.kubectl("-n", OPERATOR_NAMESPACE, *away)

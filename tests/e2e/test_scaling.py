@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from release import OPERATOR_NAMESPACE
-from stage import LASTMILE, MOUNT, VOLUME, Stage, condition
+from stage import LASTMILE, MOUNT, VOLUME, Stage, condition, kill_operator
 
 from dataset_operator.api import DATA_WORKERS, EXPERIMENT_LABEL, HEAD, ROLE_LABEL
 
@@ -145,12 +144,6 @@ def listed(stage: Stage) -> list[str]:
     groups = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
     names: list[str] = (groups[DATA_WORKERS].get("scaleStrategy") or {}).get("workersToDelete", [])
     return names
-
-
-def kill_operator(stage: Stage) -> None:
-    labels = "app.kubernetes.io/name=lastmile-operator"
-    away = ("delete", "pod", "-l", labels, "--force", "--grace-period=0")
-    stage.node.kubectl("-n", OPERATOR_NAMESPACE, *away)
 
 
 @contextlib.contextmanager
