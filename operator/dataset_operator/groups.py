@@ -31,6 +31,7 @@ from dataset_operator.api import (
 from pipeline_runtime.config import (
     DEFAULT_DATA_WORKER_CPUS,
     INFERENCE_RESOURCE,
+    MAX_INFERENCE_GROUPS,
     ExperimentSpec,
     ExperimentStatus,
     InferenceWorkerStatus,
@@ -167,7 +168,9 @@ class Group:
     def write_numbers(self, status: ExperimentStatus, numbers: WorkerStatus) -> dict[str, object]:
         """Return its field of a status with other numbers for the group."""
         known = {getattr(one, "name", ""): one for one in self.kind.list_numbers(status)}
-        return self.kind.write_numbers(tuple({**known, self.pods.name: numbers}.values()))
+        all_numbers = tuple({**known, self.pods.name: numbers}.values())
+        # A status may have groups that the spec no longer has; it holds so many in all.
+        return self.kind.write_numbers(all_numbers[-MAX_INFERENCE_GROUPS:])
 
     def find_scale_time(self, status: ExperimentStatus) -> str | None:
         """Return when its number last changed; None if that is not known."""

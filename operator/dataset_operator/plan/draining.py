@@ -158,7 +158,7 @@ def begin_draining(
         victims, and the verdict.
     """
     workers = _workers(situation, group)
-    room = _find_most(situation, group) - len(workers.draining)
+    room = _count_room(situation)
     added = tuple(_build_victim(situation, pod) for pod in pods[:room])
     staying += len(pods) - len(added)
     if not added:
@@ -249,7 +249,7 @@ def _write(situation: Situation, group: Group, victims: _Sorted, due: Victims) -
         if stand_ins:
             recorded = tuple(victim for victim in recorded if victim not in victims.gone)
         counted = len(there) - len(kept) - len(due) - len(stand_ins)
-        room = _find_most(situation, group) - len(recorded) - len(stand_ins)
+        room = _count_room(situation) + len(workers.draining) - len(recorded) - len(stand_ins)
         ending = _find_ending(situation, group, min(counted - replicas, room))
         replicas += len(ending)
     names = [*kept, *(victim.name for victim in (*due, *stand_ins))]
@@ -272,9 +272,7 @@ def _find_stand_ins(situation: Situation, group: Group, victims: _Sorted) -> Vic
     pods = find_staying(situation, group)
     younger = [pod for pod in pods if pod.created is not None and pod.created >= began]
     extra = max(0, len(pods) - count_wanted(situation, group))
-    room = (
-        _find_most(situation, group) - len(_workers(situation, group).draining) + len(victims.gone)
-    )
+    room = _count_room(situation) + len(victims.gone)
     chosen = choose_victims(younger, min(extra, room))
     return tuple(_build_victim(situation, pod) for pod in chosen)
 
@@ -342,13 +340,15 @@ def _record_lost(situation: Situation, group: Group) -> Verdict | None:
     """Record pods on lost nodes as victims: KubeRay counts them, but they do not work."""
     workers, listed = _workers(situation, group), _listed(situation, group)
     recorded = {victim.name: victim for victim in workers.draining}
+    room = _count_room(situation)
     events = NOTHING
     for pod in _pods(situation, group):
         victim = recorded.get(pod.name)
         if pod.name in listed or not _is_lost(situation, pod) or (victim and victim.lost):
             continue
-        if victim is None and len(recorded) >= _find_most(situation, group):
+        if victim is None and room == 0:
             continue
+        room -= victim is None
         victim = victim or _build_victim(situation, pod)
         recorded[pod.name] = victim.change(lost=True)
         events += _report_lost(situation, pod.name, f"another {group.kind.noun} replaces it")
@@ -486,10 +486,10 @@ def _record(situation: Situation, group: Group, workers: WorkerStatus) -> Verdic
     return change(**group.write_numbers(situation.status, workers))
 
 
-def _find_most(situation: Situation, group: Group) -> int:
-    """Return the most victims of a group that the status has room for."""
-    others = (_workers(situation, other) for other in list_draining(situation) if other != group)
-    return MAX_DRAINING - sum(len(workers.draining) for workers in others)
+def _count_room(situation: Situation) -> int:
+    """Return the number of further victims that the status has room for."""
+    groups = (_workers(situation, group) for group in list_draining(situation))
+    return max(0, MAX_DRAINING - sum(len(workers.draining) for workers in groups))
 
 
 def _pods(situation: Situation, group: Group) -> list[Pod]:

@@ -11,10 +11,16 @@ from dataset_operator.builders.children import build_network_policy
 from dataset_operator.builders.frozen import hash_cluster_side
 from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
+from dataset_operator.groups import resolve_groups
 from dataset_operator.names import Owner
 from dataset_operator.observed import Pod
 from dataset_operator.settings import parse_settings
-from pipeline_runtime.config import ExperimentSpec
+from pipeline_runtime.config import (
+    MAX_INFERENCE_GROUPS,
+    ExperimentSpec,
+    ExperimentStatus,
+    InferenceWorkerStatus,
+)
 
 OWNER = Owner(name="scores", namespace="team", uid="0f3c6c1e-1111-2222-3333-444455556666")
 LARGE, SMALL = "inference-large", "inference-small"
@@ -135,6 +141,15 @@ def test_a_group_of_a_deleted_cluster_keeps_its_gpus() -> None:
     world.step(60)
     until = world.now - began
     assert world.status["usage"]["gpuSeconds"] == 4 * until.total_seconds()
+
+
+def test_groups_that_the_spec_no_longer_has_make_room_in_the_status() -> None:
+    old = [InferenceWorkerStatus(name=f"old-{index}") for index in range(MAX_INFERENCE_GROUPS)]
+    status = ExperimentStatus(inference_workers=tuple(old))
+    group = next(group for group in resolve_groups(parse()) if group.role == LARGE)
+    fields = group.write_numbers(status, InferenceWorkerStatus(name="large"))
+    [numbers] = fields.values()
+    assert [one.name for one in numbers] == ["old-1", "old-2", "old-3", "large"]  # type: ignore[attr-defined]
 
 
 def test_the_status_has_the_numbers_of_each_group() -> None:
