@@ -1,8 +1,11 @@
 """`python -m benchmarks.scoring`: score a table with carried columns, several models, more rows.
 
 carried    columns that no model reads, 0 to 500, compared with Ray Data and a DataLoader
-models     1 to 8 models over one read, compared with a job for each
-rows       1 to 16 times the rows, by Lastmile alone
+models     2 to 8 models over one read, compared with a job for each
+ablation   the importance of 10 groups of inputs over one read
+language   the step `generate`, compared with its bare engine and with `ray.data.llm`
+servers    CPU time of inference workers, with and without carried columns
+rows       1 to 256 times the rows, by Lastmile alone
 """
 
 from __future__ import annotations
@@ -20,21 +23,33 @@ from benchmarks.harness.children import Child
 from benchmarks.harness.program import build_parser, run
 from benchmarks.harness.report import Benchmark, Metric, Target
 from benchmarks.harness.rounds import Rounds, Sample, measure
-from benchmarks.scoring.programs import PROGRAMS
-from benchmarks.scoring.tables import Scored, make_table
+from benchmarks.scoring.language import AROUND, LANGUAGE_PROGRAMS
+from benchmarks.scoring.programs import ARROW_BYTES, COMPARED, SERVER, STEP
+from benchmarks.scoring.tables import CPU, MICROS, ROWS, Scored, make_table
 from pipeline_runtime.allocator import keep_freed_memory
 
 LASTMILE: Final = "lastmile"
 CARRIED: Final = (0, 50, 200, 500)
-MODELS: Final = (1, 2, 4, 8)
-FACTORS: Final = (1, 4, 16)
+# Of models, and of columns that none reads. Tables with fewer columns have more rows.
+MODELS: Final = ((4, 20), (2, 200), (4, 200), (8, 200))
+# The first is the base: long enough for compiled kernels to be loaded, which takes 0.1 GiB.
+FACTORS: Final = (16, 1, 256)
 ONE_JOB, JOBS = "one job", "a job for each model"
-_FEW_CARRIED: Final = 20  # of the tables for several models and for more rows
-MICROS, STEP, CARRY = "microsPerRow", "stepMicrosPerRow", "carryMicrosPerRow"
+READ, ALONE, GROUPS = "the job without a model", "models alone", "10 groups"
+STEP_OF_TEXTS, ENGINE, RAY = LANGUAGE_PROGRAMS
+SERVERS: Final = "inference workers"
+_FEW_CARRIED, _MANY_CARRIED, _MORE = 20, 200, 8
+CARRY, HIGHEST = "carryMicrosPerRow", "highestRatio"
+FILE_BYTES, SHARE = "readBytesPerRow", "shareOfEngine"
+_LANGUAGE, _STAGES = "a language model", "an engine that answers at once"
 
 
 def _name(carried: int) -> str:
     return f"{carried} carried columns"
+
+
+def _name_models(number: int, carried: int) -> str:
+    return f"{number} models, {_name(carried)}"
 
 
 BENCHMARK = Benchmark(
@@ -49,6 +64,11 @@ BENCHMARK = Benchmark(
         Metric(name="cpuMicrosPerRow", label="CPU µs per row", is_drawn=False),
         Metric(name=STEP, label="CPU µs of predict", is_compared=False, is_drawn=False),
         Metric(name=CARRY, label="of these to carry", is_compared=False, is_drawn=False),
+        Metric(name=HIGHEST, label="highest possible ratio", is_compared=False, is_drawn=False),
+        Metric(name=AROUND, label="CPU µs around the engine", is_compared=False, is_drawn=False),
+        Metric(name=SERVER, label="CPU µs of inference workers", is_drawn=False),
+        Metric(name=FILE_BYTES, label="bytes read per row", is_drawn=False),
+        Metric(name=ARROW_BYTES, label="as Arrow bytes", is_drawn=False),
         Metric(name="peakBytes", label="peak, GiB", scale=2**-30, is_drawn=False),
     ),
     targets=(
@@ -76,16 +96,44 @@ BENCHMARK = Benchmark(
             by_bound=False,
         ),
         Target(
-            text="time of a job for each model, at least 3 times one job's",
-            metric=MICROS,
+            text="CPU time of a job for each model, at least 3 times one job's",
+            metric=CPU,
             arms=(JOBS,),
-            cells=("4 models",),
+            cells=tuple(_name_models(*each) for each in MODELS if each[0] == 4),
             at_least=3.0,
+        ),
+        Target(
+            text="bytes of the columns that are read with 10 groups, at most as many as without",
+            metric=ARROW_BYTES,
+            arms=(GROUPS,),
+            at_most=1.0,
+        ),
+        Target(
+            text="CPU time of the step, at most 1.01 times that of the bare engine",
+            metric=SHARE,
+            arms=(STEP_OF_TEXTS,),
+            cells=(_LANGUAGE,),
+            at_most=1.01,
+            of_ratio=False,
+        ),
+        Target(
+            text="time around an engine that answers at once, at least 20 times Lastmile's",
+            metric=MICROS,
+            arms=(RAY,),
+            cells=(_STAGES,),
+            at_least=20.0,
+        ),
+        Target(
+            text="CPU time of inference workers with carried columns, at most 1.1 times",
+            metric=SERVER,
+            arms=(_name(_MANY_CARRIED),),
+            cells=(SERVERS,),
+            at_most=1.1,
         ),
         Target(
             text="peak of the memory with 16 times the rows, at most 1.1 times",
             metric="peakBytes",
-            arms=("16 × the rows",),
+            arms=(f"{FACTORS[-1]} × the rows",),
             at_most=1.1,
         ),
     ),
@@ -100,16 +148,24 @@ def compare(options: argparse.Namespace) -> Iterator[Cell]:
     keep_freed_memory()  # as `lastmile` does; Arrow reads it when it is loaded, in the children
     table = partial(make_table, options.data)
     with ExitStack() as stack:
-        processes = {name: stack.enter_context(open_child(name)) for name in PROGRAMS}
+        processes = {name: stack.enter_context(open_child(name)) for name in COMPARED}
         yield from compare_carried(options, table, processes)
-        few = Scored(folder=table(rows=options.rows, carried=_FEW_CARRIED))
-        for number in MODELS:
-            many = replace(few, num_models=number)
-            arms = {
-                ONE_JOB: partial(score, processes[LASTMILE], many),
-                JOBS: partial(score_apart, processes[LASTMILE], few, number),
-            }
-            yield measure(f"{number} models", arms, Rounds(count=options.rounds))
+    with open_child(LASTMILE) as lastmile, open_child(ALONE) as alone:
+        yield from compare_models(options, table, lastmile, alone)
+        scored = Scored(folder=table(rows=options.rows, carried=_FEW_CARRIED, factor=_MORE))
+        arms = {
+            "no group": partial(score, lastmile, scored),
+            GROUPS: partial(score, lastmile, replace(scored, num_groups=10)),
+        }
+        yield measure("importance of inputs", arms, Rounds(count=options.rounds, warmups=2))
+    yield from compare_texts(options, table)
+    with open_child(SERVERS) as child:
+        scored = Scored(folder=table(rows=options.rows, carried=_MANY_CARRIED, factor=4))
+        arms = {
+            _name(0): partial(score, child, replace(scored, is_narrow=True)),
+            _name(_MANY_CARRIED): partial(score, child, scored),
+        }
+        yield measure(SERVERS, arms, Rounds(count=2 * options.rounds, warmups=2))
     yield compare_sizes(options, table)
 
 
@@ -133,12 +189,61 @@ def compare_carried(
         yield cell
 
 
+def compare_models(
+    options: argparse.Namespace, table: Any, lastmile: Child, alone: Child
+) -> Iterator[Cell]:
+    """Yield a cell for each number of models, with the highest ratio that their own time allows."""
+    for number, carried in MODELS:
+        factor = _MORE if carried == _FEW_CARRIED else 1
+        one = Scored(folder=table(rows=options.rows, carried=carried, factor=factor))
+        many = replace(one, num_models=number)
+        arms = {
+            ONE_JOB: partial(score, lastmile, many),
+            JOBS: partial(score_apart, lastmile, one, number),
+            READ: partial(score_unchecked, lastmile, replace(one, num_models=0)),
+            ALONE: partial(score, alone, many),
+        }
+        cell = measure(_name_models(number, carried), arms, Rounds(count=options.rounds))
+        shared, models = cell.arms[READ][CPU], cell.arms[ALONE][CPU]
+        cell.arms[JOBS][HIGHEST] = [
+            (number * read + own) / (read + own) for read, own in zip(shared, models, strict=True)
+        ]
+        yield cell
+
+
+def compare_texts(options: argparse.Namespace, table: Any) -> Iterator[Cell]:
+    """Yield the cells of the step `generate`: a real model if there is one, then one at once."""
+    with open_child(STEP_OF_TEXTS) as step, open_child(ENGINE) as engine, open_child(RAY) as ray:
+        if options.language_model:
+            folder = table(rows=options.prompts, carried=_MANY_CARRIED)
+            texts = Scored(folder=folder, num_models=0, language_model=options.language_model)
+            arms = {
+                ENGINE: partial(score, engine, texts),
+                STEP_OF_TEXTS: partial(score, step, texts),
+            }
+            cell = measure(_LANGUAGE, arms, Rounds(count=options.rounds))
+            mine = cell.arms[STEP_OF_TEXTS]
+            mine[SHARE] = [
+                all_ / (all_ - around) for all_, around in zip(mine[CPU], mine[AROUND], strict=True)
+            ]
+            yield cell
+        few, many = (
+            Scored(folder=table(rows=rows, carried=_MANY_CARRIED), num_models=0, language_model="")
+            for rows in (options.rows // 200, options.rows // 5)
+        )
+        arms = {
+            STEP_OF_TEXTS: partial(score, step, many),
+            RAY: partial(score_more, ray, few, many),
+        }
+        yield measure(_STAGES, arms, Rounds(count=options.rounds))
+
+
 def compare_sizes(options: argparse.Namespace, table: Any) -> Cell:
     """Return the cell of more rows; each size has a process of its own, for its memory."""
 
     def score_fresh(folder: str) -> Sample:
         with open_child(LASTMILE) as child:
-            return Sample(score(child, Scored(folder=folder)).values)
+            return score_unchecked(child, Scored(folder=folder))
 
     arms = {
         f"{factor} × the rows": partial(
@@ -155,12 +260,28 @@ def score(process: Child, scored: Scored) -> Sample:
     return Sample(found["values"], found["sums"])
 
 
+def score_unchecked(process: Child, scored: Scored) -> Sample:
+    """Score a table once, with other outputs than the cell's other arms."""
+    return Sample(score(process, scored).values)
+
+
 def score_apart(process: Child, scored: Scored, number: int) -> Sample:
     """Score a table with one model, so many times; the models cost the same."""
     found = [score(process, scored).values for _ in range(number)]
-    return Sample({MICROS: sum(values[MICROS] for values in found)})
+    return Sample({name: sum(values[name] for values in found) for name in (MICROS, CPU)})
+
+
+def score_more(process: Child, few: Scored, many: Scored) -> Sample:
+    """Score two tables; return the time of the further rows, without that of starting actors."""
+    found = [score(process, scored) for scored in (few, many)]
+    rows = [sample.checksum[ROWS] for sample in found]
+    micros = [sample.values[MICROS] * n for sample, n in zip(found, rows, strict=True)]
+    return Sample({MICROS: (micros[1] - micros[0]) / (rows[1] - rows[0])}, found[1].checksum)
 
 
 if __name__ == "__main__":
     parser = build_parser("scoring", __doc__, rows=100_000, rounds=7)
+    what = "folder or GGUF file of a language model; without it, its cell is left out"
+    parser.add_argument("--language-model", help=what)
+    parser.add_argument("--prompts", type=int, default=128, help="rows for that model")
     sys.exit(run(BENCHMARK, parser, compare))

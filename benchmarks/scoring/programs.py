@@ -6,7 +6,10 @@ Lastmile and Ray Data use all cores; the DataLoader has a worker for each.
 from __future__ import annotations
 
 import functools
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
@@ -15,22 +18,36 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from benchmarks.harness.machine import num_cores
-from benchmarks.scoring.tables import INPUTS, KEY, Scored, load, name_score
+from benchmarks.harness.machine import num_cores, thread_cpu_seconds
+from benchmarks.scoring.tables import INPUTS, KEY, MICROS, Clock, Program, Scored, load, name_score
+from pipeline_runtime.config import InferenceWorkers, parse_experiment
 from pipeline_runtime.feed.base import Waited
 from pipeline_runtime.feed.chunk import Chunk
 from pipeline_runtime.feed.local.thread_readers import ThreadReaders
 from pipeline_runtime.feed.making.maker import Stream
 from pipeline_runtime.pipeline import Pipeline
+from pipeline_runtime.plan import Plan, StreamPlan, build_plan
 
-STEP_SECONDS: Final = "stepSeconds"  # CPU seconds of the step `predict`, of Lastmile alone
+# Metrics of Lastmile alone, as `child.measure` has them.
+STEP: Final = "stepMicrosPerRow"  # of the step `predict`
+SERVER: Final = "serverMicrosPerRow"  # CPU time of inference workers
+ARROW_BYTES: Final = "arrowBytesPerRow"  # of the columns that were read, as a run reports them
+_LABEL: Final = "label"
+_SERVER_TITLE: Final = "ray::ModelServer"
+_IDLE_SECONDS: Final = 2.0
 _ROLE: Final = "output"
+_GROUP: Final = "servers"
 _BATCH_ROWS: Final = 4096  # Ray Data has 1,024 by default
 NumpyBatch = dict[str, npt.NDArray[Any]]
+_PLACED: list[Any] = []
 
 
-def build_pipeline(scored: Scored) -> Pipeline:
-    """Return the pipeline as users write it."""
+def make_plan(scored: Scored, group: str | None = None) -> Plan:
+    """Return the plan of a job as users write it.
+
+    Args:
+        group: of the inference workers that call the models; None: the data workers do.
+    """
     models = [
         {
             "name": f"model-{index}",
@@ -38,23 +55,94 @@ def build_pipeline(scored: Scored) -> Pipeline:
             "options": {"seed": index},
             "inputs": list(INPUTS),
             "outputs": [{"name": name, "type": "float32"}],
+            **({"worker_group": group} if group else {}),
         }
         for index, name in enumerate(scored.scores)
     ]
-    return Pipeline.read_parquet("rows/", row_key=KEY).predict(*models, batch_size=_BATCH_ROWS)
+    pipeline = Pipeline.read_parquet("rows/", row_key=KEY)
+    if scored.num_groups:
+        pipeline = pipeline.derive(**{_LABEL: "x0 + x1 > 0"})
+    if models:
+        pipeline = pipeline.predict(*models, batch_size=_BATCH_ROWS, **_build_ablation(scored))
+    document = pipeline.document("scoring")
+    document["spec"]["output"] = {"parquet": {"uri": "scored/"}}
+    if scored.is_narrow:
+        document["spec"]["output"]["columns"] = [KEY, *scored.scores]
+    if group:
+        document["spec"]["inferenceWorkers"] = [{"name": group, "gpusPerReplica": 0}]
+    return build_plan(parse_experiment(document), scored.folder)
+
+
+def _build_ablation(scored: Scored) -> dict[str, Any]:
+    """Return the option for the importance of single inputs, then of pairs of them."""
+    if not scored.num_groups:
+        return {}
+    columns = [*combinations(INPUTS, 1), *combinations(INPUTS, 2)][: scored.num_groups]
+    groups = [{"name": "-".join(names), "columns": list(names)} for names in columns]
+    ablation = {"model": "model-0", "label": _LABEL, "groups": groups, "repeats": 1}
+    return {"ablation": ablation}
 
 
 def lastmile(scored: Scored, notes: dict[str, float]) -> Iterator[pa.Table]:
     """Score by the feed of a run, whose readers are threads of this process."""
-    rows = build_pipeline(scored).plan(scored.folder).training
+    yield from _read(make_plan(scored).main, notes)
+
+
+def _read(rows: StreamPlan, notes: dict[str, float]) -> Iterator[pa.Table]:
     streams = {_ROLE: Stream(plan=rows, chunk_rows=rows.chunk_rows)}
     readers = ThreadReaders(streams=streams, num_threads=num_cores())
     groups = rows.groups(0, rows.chunk_rows)
     feed = readers.open(_ROLE, 0, groups, in_order=False)
+    notes[STEP], notes[ARROW_BYTES] = 0.0, 0.0
     for chunk in feed.chunks(Waited()):
         assert isinstance(chunk, Chunk)
-        notes[STEP_SECONDS] = notes.get(STEP_SECONDS, 0.0) + chunk.header.counts[-1].seconds
+        notes[STEP] += chunk.header.counts[-1].seconds
+        notes[ARROW_BYTES] += chunk.header.counts[0].num_bytes
         yield chunk.table
+
+
+def models_alone(scored: Scored, notes: dict[str, float]) -> Iterator[pa.Table]:
+    """Call the models on batches that are tensors already; nothing else is counted."""
+    table = pq.read_table(scored.table, columns=[KEY, *INPUTS]).combine_chunks()
+    tensors = {name: torch.from_numpy(table[name].to_numpy().copy()) for name in INPUTS}
+    starts = range(0, table.num_rows, _BATCH_ROWS)
+    models = load_all(scored.num_models)
+    clock = Clock()
+    found = {
+        name: [model({n: v[at : at + _BATCH_ROWS] for n, v in tensors.items()}) for at in starts]
+        for name, model in models.items()
+    }
+    notes |= clock.read()
+    for name, scores in found.items():
+        table = table.append_column(name, pa.array(torch.cat(scores).numpy()))
+    yield table
+
+
+def on_inference_workers(scored: Scored, notes: dict[str, float]) -> Iterator[pa.Table]:
+    """Score by models on inference workers, which stay there; the note has their CPU time.
+
+    What they take while nothing is scored does not count: a job with more columns takes longer.
+    """
+    read_seconds = functools.partial(thread_cpu_seconds, os.getpid(), _SERVER_TITLE)
+    rows = _place(scored)
+    clock, before = Clock(), read_seconds()
+    yield from _read(rows, notes)
+    notes |= clock.read()
+    used, before = read_seconds() - before, read_seconds()
+    time.sleep(_IDLE_SECONDS)
+    idle_rate = (read_seconds() - before) / _IDLE_SECONDS
+    notes[SERVER] = used - idle_rate * notes[MICROS]
+
+
+@functools.cache
+def _place(scored: Scored) -> StreamPlan:
+    from pipeline_runtime.feed.over_ray.model_pool import place_models
+
+    group = InferenceWorkers(name=_GROUP, gpus_per_replica=0)
+    streams = make_plan(scored, _GROUP).streams
+    placed = place_models(streams, [group], is_cluster=False, on_note=lambda _: None)
+    _PLACED.append(placed)  # the servers end with it
+    return next(iter(placed.streams.values()))
 
 
 def ray_default(scored: Scored, _: dict[str, float]) -> Iterator[pa.Table]:
@@ -97,12 +185,17 @@ def torch_loop(scored: Scored, _: dict[str, float]) -> Iterator[pa.Table]:
         yield score_arrow(pa.ipc.open_stream(stored).read_all(), scored.num_models)
 
 
-PROGRAMS: Final[Mapping[str, Callable[[Scored, dict[str, float]], Iterator[pa.Table]]]] = {
+PROGRAMS: Final[Mapping[str, Program]] = {
     "lastmile": lastmile,
     "Ray Data, default": ray_default,
     "Ray Data, pyarrow": ray_arrow,
     "DataLoader": torch_loop,
+    "models alone": models_alone,
+    "inference workers": on_inference_workers,
 }
+COMPARED: Final = ("lastmile", "Ray Data, default", "Ray Data, pyarrow", "DataLoader")
+WITH_PROCESSES: Final = COMPARED[1:]
+ON_RAY: Final = (*WITH_PROCESSES[:2], "inference workers", "ray.data.llm")
 
 
 def score_numpy(batch: NumpyBatch, num_models: int) -> NumpyBatch:

@@ -7,7 +7,8 @@ floats, strings, lists of eight floats, and integers with nulls.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +19,11 @@ import pyarrow.parquet as pq
 import torch
 from torch import nn
 
+ROWS, MICROS, CPU = "rows", "microsPerRow", "cpuMicrosPerRow"
 KEY: Final = "row_key"
 INPUTS: Final = ("x0", "x1", "x2", "x3")
+TEXT: Final = "text"
+PROMPT: Final = "Name a colour that suits item {row_key}."
 _LIST_LENGTH: Final = 8
 _NULL_SHARE: Final = 0.1
 _ROWS_PER_GROUP: Final = 12_500
@@ -29,14 +33,22 @@ _HIDDEN: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A table, and the number of models that score it.
+    """A table, and what scores it.
 
     Attributes:
         folder: the storage root of the table `rows/`.
+        num_models: number of models; none for a table that is only read.
+        num_groups: groups of inputs whose importance for the first model is measured.
+        is_narrow: True if the result has the key and the scores alone.
+        language_model: a folder or file; an engine that answers at once if empty. None for a table
+            without prompts.
     """
 
     folder: str
     num_models: int = 1
+    num_groups: int = 0
+    is_narrow: bool = False
+    language_model: str | None = None
 
     @property
     def table(self) -> str:
@@ -46,7 +58,25 @@ class Scored:
     @property
     def scores(self) -> tuple[str, ...]:
         """The columns that the models add."""
+        if self.language_model is not None:
+            return (TEXT,)
         return tuple(map(name_score, range(self.num_models)))
+
+
+class Clock:
+    """The time since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """Return wall seconds, and CPU seconds of this process."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {MICROS: wall, CPU: cpu}
+
+
+# Scores a table, and notes what it found by the name of a metric.
+Program = Callable[[Scored, dict[str, float]], Iterator[pa.Table]]
 
 
 def name_score(model: int) -> str:
@@ -56,7 +86,7 @@ def name_score(model: int) -> str:
 
 def make_table(data: Path, *, rows: int, carried: int, factor: int = 1) -> str:
     """Write the table unless it exists, its files `factor` times; return the storage root."""
-    folder = data.absolute() / f"scoring-{rows}-{carried}-{factor}"
+    folder = data.absolute() / f"scored-{rows}-{carried}-{factor}"
     if folder.exists():
         return str(folder)
     made = folder.with_name(f".{folder.name}")
@@ -105,8 +135,9 @@ def _lists(random: np.random.Generator, num_rows: int) -> pa.Array:
 
 
 def _integers_with_nulls(random: np.random.Generator, num_rows: int) -> pa.Array:
+    # `ray.data.llm` fails at larger ones: it makes them floats.
     mask = random.random(num_rows) < _NULL_SHARE
-    return pa.array(random.integers(-(2**62), 2**62, num_rows), mask=mask)
+    return pa.array(random.integers(-(2**52), 2**52, num_rows), mask=mask)
 
 
 class Model(nn.Module):
