@@ -1,8 +1,7 @@
 """`python -m benchmarks.scoring`: score a table with carried columns, several models, more rows.
 
 carried    columns that no model reads, 0 to 500, compared with Ray Data and a DataLoader
-models     2 to 8 models over one read, compared with a job for each
-ablation   the importance of 10 groups of inputs over one read
+models     2 to 8 models over one read, compared with a job for each; then 10 groups of inputs
 language   the step `generate`, compared with its bare engine and with `ray.data.llm`
 servers    CPU time of inference workers, with and without carried columns
 rows       1 to 256 times the rows, by Lastmile alone
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
@@ -62,7 +61,7 @@ BENCHMARK = Benchmark(
     metrics=(
         Metric(name=MICROS, label="µs per row"),
         Metric(name="cpuMicrosPerRow", label="CPU µs per row", is_drawn=False),
-        Metric(name=STEP, label="CPU µs of predict", is_compared=False, is_drawn=False),
+        Metric(name=STEP, label="µs of predict", is_compared=False, is_drawn=False),
         Metric(name=CARRY, label="of these to carry", is_compared=False, is_drawn=False),
         Metric(name=HIGHEST, label="highest possible ratio", is_compared=False, is_drawn=False),
         Metric(name=AROUND, label="CPU µs around the engine", is_compared=False, is_drawn=False),
@@ -87,7 +86,7 @@ BENCHMARK = Benchmark(
             at_least=1.5,
         ),
         Target(
-            text="CPU µs per row of predict beyond those without carried columns, at most 0.2",
+            text="µs per row of predict beyond those without carried columns, at most 0.2",
             metric=CARRY,
             arms=(LASTMILE,),
             cells=(_name(200),),
@@ -109,7 +108,7 @@ BENCHMARK = Benchmark(
             at_most=1.0,
         ),
         Target(
-            text="CPU time of the step, at most 1.01 times that of the bare engine",
+            text="CPU time of the step, at most 1.01 times that of the engine in the same calls",
             metric=SHARE,
             arms=(STEP_OF_TEXTS,),
             cells=(_LANGUAGE,),
@@ -144,29 +143,11 @@ BENCHMARK = Benchmark(
 
 
 def compare(options: argparse.Namespace) -> Iterator[Cell]:
-    """Measure all cells."""
+    """Measure the chosen cells."""
     keep_freed_memory()  # as `lastmile` does; Arrow reads it when it is loaded, in the children
     table = partial(make_table, options.data)
-    with ExitStack() as stack:
-        processes = {name: stack.enter_context(open_child(name)) for name in COMPARED}
-        yield from compare_carried(options, table, processes)
-    with open_child(LASTMILE) as lastmile, open_child(ALONE) as alone:
-        yield from compare_models(options, table, lastmile, alone)
-        scored = Scored(folder=table(rows=options.rows, carried=_FEW_CARRIED, factor=_MORE))
-        arms = {
-            "no group": partial(score, lastmile, scored),
-            GROUPS: partial(score, lastmile, replace(scored, num_groups=10)),
-        }
-        yield measure("importance of inputs", arms, Rounds(count=options.rounds, warmups=2))
-    yield from compare_texts(options, table)
-    with open_child(SERVERS) as child:
-        scored = Scored(folder=table(rows=options.rows, carried=_MANY_CARRIED, factor=4))
-        arms = {
-            _name(0): partial(score, child, replace(scored, is_narrow=True)),
-            _name(_MANY_CARRIED): partial(score, child, scored),
-        }
-        yield measure(SERVERS, arms, Rounds(count=2 * options.rounds, warmups=2))
-    yield compare_sizes(options, table)
+    for name in options.only or PARTS:
+        yield from PARTS[name](options, table)
 
 
 def open_child(program: str) -> Child:
@@ -174,25 +155,36 @@ def open_child(program: str) -> Child:
     return Child(program, ["-m", "benchmarks.scoring.child", program])
 
 
-def compare_carried(
-    options: argparse.Namespace, table: Any, processes: dict[str, Child]
-) -> Iterator[Cell]:
+def compare_carried(options: argparse.Namespace, table: Any) -> Iterator[Cell]:
     """Yield a cell for each number of carried columns, with the cost of carrying them."""
     first: Sequence[float] = ()
-    for carried in CARRIED:
-        scored = Scored(folder=table(rows=options.rows, carried=carried))
-        arms = {name: partial(score, child, scored) for name, child in processes.items()}
-        cell = measure(_name(carried), arms, Rounds(count=options.rounds), x=carried)
-        mine = cell.arms[LASTMILE]
-        first = first or mine[STEP]
-        mine[CARRY] = [most - none for most, none in zip(mine[STEP], first, strict=True)]
-        yield cell
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(open_child(name)) for name in COMPARED}
+        for carried in CARRIED:
+            scored = Scored(folder=table(rows=options.rows, carried=carried))
+            arms = {name: partial(score, child, scored) for name, child in processes.items()}
+            cell = measure(_name(carried), arms, Rounds(count=options.rounds), x=carried)
+            mine = cell.arms[LASTMILE]
+            first = first or mine[STEP]
+            mine[CARRY] = [most - none for most, none in zip(mine[STEP], first, strict=True)]
+            yield cell
 
 
-def compare_models(
+def compare_models(options: argparse.Namespace, table: Any) -> Iterator[Cell]:
+    """Yield a cell for each number of models, with the highest ratio that their own time allows."""
+    with open_child(LASTMILE) as lastmile, open_child(ALONE) as alone:
+        yield from _compare_models(options, table, lastmile, alone)
+        scored = Scored(folder=table(rows=options.rows, carried=_FEW_CARRIED, factor=_MORE))
+        arms = {
+            "no group": partial(score, lastmile, scored),
+            GROUPS: partial(score, lastmile, replace(scored, num_groups=10)),
+        }
+        yield measure("importance of inputs", arms, Rounds(count=options.rounds, warmups=2))
+
+
+def _compare_models(
     options: argparse.Namespace, table: Any, lastmile: Child, alone: Child
 ) -> Iterator[Cell]:
-    """Yield a cell for each number of models, with the highest ratio that their own time allows."""
     for number, carried in MODELS:
         factor = _MORE if carried == _FEW_CARRIED else 1
         one = Scored(folder=table(rows=options.rows, carried=carried, factor=factor))
@@ -238,8 +230,19 @@ def compare_texts(options: argparse.Namespace, table: Any) -> Iterator[Cell]:
         yield measure(_STAGES, arms, Rounds(count=options.rounds))
 
 
-def compare_sizes(options: argparse.Namespace, table: Any) -> Cell:
-    """Return the cell of more rows; each size has a process of its own, for its memory."""
+def compare_servers(options: argparse.Namespace, table: Any) -> Iterator[Cell]:
+    """Yield the cell of inference workers."""
+    with open_child(SERVERS) as child:
+        scored = Scored(folder=table(rows=options.rows, carried=_MANY_CARRIED, factor=_MORE))
+        arms = {
+            _name(0): partial(score, child, replace(scored, is_narrow=True)),
+            _name(_MANY_CARRIED): partial(score, child, scored),
+        }
+        yield measure(SERVERS, arms, Rounds(count=options.rounds, warmups=2))
+
+
+def compare_sizes(options: argparse.Namespace, table: Any) -> Iterator[Cell]:
+    """Yield the cell of more rows; each size has a process of its own, for its memory."""
 
     def score_fresh(folder: str) -> Sample:
         with open_child(LASTMILE) as child:
@@ -251,7 +254,16 @@ def compare_sizes(options: argparse.Namespace, table: Any) -> Cell:
         )
         for factor in FACTORS
     }
-    return measure("more rows", arms, Rounds(count=options.rounds, warmups=0))
+    yield measure("more rows", arms, Rounds(count=options.rounds, warmups=0))
+
+
+PARTS: Final[dict[str, Callable[[argparse.Namespace, Any], Iterator[Cell]]]] = {
+    "carried": compare_carried,
+    "models": compare_models,
+    "language": compare_texts,
+    "servers": compare_servers,
+    "rows": compare_sizes,
+}
 
 
 def score(process: Child, scored: Scored) -> Sample:
@@ -282,6 +294,7 @@ def score_more(process: Child, few: Scored, many: Scored) -> Sample:
 if __name__ == "__main__":
     parser = build_parser("scoring", __doc__, rows=100_000, rounds=7)
     what = "folder or GGUF file of a language model; without it, its cell is left out"
+    parser.add_argument("--only", nargs="*", choices=PARTS, help="parts to measure")
     parser.add_argument("--language-model", help=what)
     parser.add_argument("--prompts", type=int, default=128, help="rows for that model")
     sys.exit(run(BENCHMARK, parser, compare))
