@@ -136,13 +136,15 @@ def on_inference_workers(scored: Scored, notes: dict[str, float]) -> Iterator[pa
 
 @functools.cache
 def _place(scored: Scored) -> StreamPlan:
-    from pipeline_runtime.feed.over_ray.model_pool import place_models
+    from pipeline_runtime.feed.over_ray.model_pool import PlacedModels
 
     group = InferenceWorkers(name=_GROUP, gpus_per_replica=0)
-    streams = make_plan(scored, _GROUP).streams
-    placed = place_models(streams, [group], is_cluster=False, on_note=lambda _: None)
+    placed = PlacedModels(
+        [group], is_cluster=False, on_note=lambda _: None, on_reading=lambda _, __: None
+    )
     _PLACED.append(placed)  # the servers end with it
-    return next(iter(placed.streams.values()))
+    [stream] = placed.connect(make_plan(scored, _GROUP).streams).values()
+    return stream
 
 
 def ray_default(scored: Scored, _: dict[str, float]) -> Iterator[pa.Table]:
