@@ -20,6 +20,7 @@ from dataset_operator.autoscaling.inference import (
 from dataset_operator.autoscaling.interface import (
     METRICS_UNKNOWN,
     PERIOD_SECONDS,
+    SCALING_DISABLED,
     TOO_MANY_REPLICAS,
     Rules,
 )
@@ -75,7 +76,7 @@ def _keep_below(situation: Situation, group: Group) -> Verdict | None:
         return None
     message = f"{_locate(group)}.maxReplicas is {most} now"
     why = Recommendation(workers=most, reason=TOO_MANY_REPLICAS, message=message)
-    return _carry_out(situation, group, most, why)
+    return _carry_out(situation, group, why, warns=False)
 
 
 def _scale(situation: Situation, group: Group) -> Verdict | None:
@@ -91,14 +92,28 @@ def _scale(situation: Situation, group: Group) -> Verdict | None:
     reasons = (*memory.reasons, why.reason)[-_SETTLED_DECISIONS:]
     verdict = Verdict(inference={name: replace(memory, reasons=reasons)})
     verdict += look_again(PERIOD_SECONDS)
-    bounds = group.pods.bounds
-    if not situation.settings.autoscale or bounds.least == bounds.most or situation.will(Patch):
-        return verdict
     situation = situation.after(verdict)
+    if disabled := _find_disabled(situation, group):
+        return verdict + _report(situation, group, disabled)
+    if situation.will(Patch):
+        return verdict
     if answer.desired != count_wanted(situation, group):
-        return verdict + _carry_out(situation, group, answer.desired, why)
+        why = replace(why, workers=answer.desired)
+        return verdict + _carry_out(situation, group, why, warns=_is_short(group, why))
     is_settled = reasons == (why.reason,) * _SETTLED_DECISIONS
     return verdict + (_report(situation, group, why) if is_settled else NOTHING)
+
+
+def _find_disabled(situation: Situation, group: Group) -> Recommendation | None:
+    """Return why the number is fixed; None if the policy chooses it."""
+    bounds, number = group.pods.bounds, count_wanted(situation, group)
+    if not situation.settings.autoscale:
+        message = "the operator's settings turn scaling off (autoscale: false)"
+    elif bounds.least == bounds.most:
+        message = f"{_locate(group)}.minReplicas and maxReplicas are both {bounds.least}"
+    else:
+        return None
+    return Recommendation(workers=number, reason=SCALING_DISABLED, message=message)
 
 
 def _explain(answer: Answer) -> Recommendation:
@@ -146,9 +161,9 @@ def _locate(group: Group) -> str:
 # --- changes of the number, and their reasons -----------------------------------------------------
 
 
-def _carry_out(situation: Situation, group: Group, wanted: int, why: Recommendation) -> Verdict:
+def _carry_out(situation: Situation, group: Group, why: Recommendation, *, warns: bool) -> Verdict:
     """Bring the cluster closer to a number of pods, and report it."""
-    before = count_wanted(situation, group)
+    before, wanted = count_wanted(situation, group), why.workers
     if wanted > before:
         staying, verdict = wanted, request_workers(situation, group, wanted)
     else:
@@ -159,7 +174,7 @@ def _carry_out(situation: Situation, group: Group, wanted: int, why: Recommendat
     verdict += change(**group.mark_scaled(decided.status, decided.stamp))
     verdict += _record(situation.after(verdict), group, why)
     message = f"{before} → {staying} inference workers {group.pods.name}: {why.message}"
-    return verdict + record_event(SCALED, message, warns=_is_short(group, why), is_outcome=True)
+    return verdict + record_event(SCALED, message, warns=warns, is_outcome=True)
 
 
 def _report(situation: Situation, group: Group, why: Recommendation) -> Verdict:

@@ -134,9 +134,11 @@ def test_groups_are_scaled_apart_from_each_other() -> None:
 
 def test_a_fixed_number_is_not_scaled() -> None:
     run = scored({"name": LARGE, "minReplicas": 2, "maxReplicas": 2})
-    run.run(20 * MINUTE)
+    run.run(6 * MINUTE)
     assert group_of(run.world, LARGE)["replicas"] == 2
-    assert "reason" not in numbers_of(run.world, LARGE)
+    numbers = numbers_of(run.world, LARGE)
+    assert numbers["reason"] == "ScalingDisabled"
+    assert numbers["message"] == "inferenceWorkers[large].minReplicas and maxReplicas are both 2"
 
 
 def test_data_workers_are_not_added_while_inference_workers_are_the_bottleneck() -> None:
@@ -167,13 +169,14 @@ def test_settings_without_autoscaling_keep_the_number() -> None:
     run = scored(ONE, replicas=[3])
     run.world.settings = BY_HAND
     run.supply = 10.0
-    run.run(20 * MINUTE)
+    run.run(6 * MINUTE)
     assert group_of(run.world, LARGE)["replicas"] == 3
+    assert numbers_of(run.world, LARGE)["reason"] == "ScalingDisabled"
 
 
 @pytest.mark.parametrize("autoscale", [True, False])
 def test_a_lower_maximum_is_reached_by_a_drain(autoscale: bool) -> None:
-    run = scored(ONE, replicas=[4])
+    run = scored(ONE | {"targetCompletionSeconds": 10**6}, replicas=[4])
     world = run.world
     if not autoscale:
         world.settings = BY_HAND
@@ -189,6 +192,8 @@ def test_a_lower_maximum_is_reached_by_a_drain(autoscale: bool) -> None:
     bounds = [group_of(world, LARGE)[field] for field in ("minReplicas", "replicas", "maxReplicas")]
     assert bounds == [1, 2, 2]
     assert (world.taken, set(victims) & pods_of(world, LARGE)) == ([], set())
+    assert "Normal Scaled" in world.events
+    assert "Warning Scaled" not in world.events
 
 
 def test_pods_that_a_quota_refuses_do_no_harm() -> None:
