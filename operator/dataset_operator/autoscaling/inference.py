@@ -284,7 +284,7 @@ def _recommend(memory: InferenceMemory, sample: InferenceSample, rules: Inferenc
         state += "; when the last row is scored is not known yet"
     else:
         state += f"; {required:.1f} pods meet the target"
-        wanted = _round(required, current)
+        wanted = _round(required, current, rules.bounds.max_workers)
         if wanted > current and not measured.is_saturated:
             wanted = current  # other pods would idle
             state += ", but requests do not wait for more"
@@ -313,11 +313,12 @@ def _find_required(
     return min(left / rate / seconds, _UNBOUNDED)
 
 
-def _round(required: float, current: int) -> int:
-    """Return the number of pods; the present one if it is within the tolerance of the HPA."""
+def _round(required: float, current: int, most: int) -> int:
+    """Return the number of pods; the present or largest one if that is within the tolerance."""
     if current and abs(required / current - 1.0) <= TOLERANCE:
         return current
-    return max(1, math.ceil(required))
+    wanted = max(1, math.ceil(required))
+    return most if wanted > most and required <= most * (1.0 + TOLERANCE) else wanted
 
 
 def _explain_limit(

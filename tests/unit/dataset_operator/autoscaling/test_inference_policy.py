@@ -151,6 +151,14 @@ def test_at_most_pods_the_limit_says_how_late_the_last_row_is() -> None:
     assert minutes == pytest.approx(51, abs=3)
 
 
+def test_a_target_that_is_missed_by_a_little_is_no_limit() -> None:
+    # Two pods take 5,000 s.
+    group = Group(target=4900.0, most=2)
+    decisions = group.run(10 * MINUTE)
+    assert decisions[-1].desired == 2
+    assert {decision.limited for decision in decisions} == {None}
+
+
 def test_a_target_that_has_passed_takes_all_pods() -> None:
     group = Group(target=30.0)
     assert group.run(10 * MINUTE)[-1].desired == 8
