@@ -135,7 +135,8 @@ class InferenceMemory:
 
     Attributes:
         chain: recommendations and moves, for the windows, and the time of the last decision.
-        first: the first sample of the attempt, from which the remaining rows are estimated.
+        first: the first sample of the attempt with counters and progress, from which the remaining
+            rows are estimated.
         samples: samples of the last minute with known counters.
         efficiency: busy share of processes that were saturated when last seen so, at most 1.
         measured: signals of the last minute; None if they are unknown.
@@ -202,7 +203,9 @@ def _take_in(memory: InferenceMemory, sample: InferenceSample) -> InferenceMemor
     if sample.counters is None:
         return memory
     recent = (each for each in memory.samples if each.at >= sample.at - WINDOW_SECONDS)
-    return replace(memory, first=memory.first or sample, samples=(*recent, sample))
+    # Progress may be reported later than the workers, as by trainers that have yet to start.
+    first = memory.first or (sample if sample.done is not None else None)
+    return replace(memory, first=first, samples=(*recent, sample))
 
 
 def _continues(last: InferenceSample, sample: InferenceSample) -> bool:

@@ -50,6 +50,7 @@ class Group:
     rows: float = 0.0
     busy: float = 0.0
     hidden: bool = False
+    reports_progress: bool = True
     starting: list[float] = field(default_factory=list)
     memory: InferenceMemory = field(
         default_factory=lambda: InferenceMemory(chain=Memory(since=0.0))
@@ -80,7 +81,7 @@ class Group:
             desired=self.desired,
             elapsed_seconds=self.now,
             counters=None if self.hidden else counters,
-            done=self.rows / self.total,
+            done=self.rows / self.total if self.reports_progress else None,
         )
         rules = InferenceRules(
             bounds=Rules(min_workers=self.least, max_workers=self.most, field=FIELD),
@@ -122,6 +123,14 @@ def test_the_target_is_met_by_as_few_pods_as_can(target: float, processes: int) 
     # One pod scores 100 rows per second: 10,000 s.
     assert most <= math.ceil(1e4 / target) + 1
     assert group.now <= target * 1.1
+
+
+def test_a_target_is_met_if_progress_is_reported_later_than_rows() -> None:
+    group = Group(total=1e6, target=4000.0, reports_progress=False)
+    group.run(2 * MINUTE)
+    group.reports_progress = True
+    assert group.finish() <= 4400.0
+    assert group.desired <= 4
 
 
 def test_a_target_that_is_far_away_needs_no_more_pods() -> None:
