@@ -22,6 +22,9 @@ from dataset_operator.sources.gpus import is_percent
 _NAME = "__name__"
 # Of the runtime's own series; every other label says from where a series was scraped.
 _OUR_LABELS = ("stage", "state", "name", "phase", "catalog", "table", "snapshot_id")
+# A platform may label its targets with a group. Prometheus then renames the runtime's own label,
+# unless it honours it.
+_GROUP, _RENAMED_GROUP = "group", "exported_group"
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 # What tells GPUs apart: DCGM's exporter, a slice of it, Ray.
@@ -86,7 +89,7 @@ def build_page(series: Iterable[Series], since: float) -> str:
     """
     targets: dict[tuple[tuple[str, str], ...], list[Series]] = {}
     for each in series:
-        ours = (_NAME, *_list_labels(each.metric.get(_NAME, "")))
+        ours = (_NAME, *_OUR_LABELS, _GROUP, _RENAMED_GROUP)
         labels = {k: v for k, v in each.metric.items() if k not in ours}
         targets.setdefault(tuple(sorted(labels.items())), []).append(each)
     pages = [(max(each.last[0] for each in target), key) for key, target in targets.items()]
@@ -96,19 +99,17 @@ def build_page(series: Iterable[Series], since: float) -> str:
     return "".join(_build_line(each) for each in targets[key] if each.last[0] == newest)
 
 
-def _list_labels(name: str) -> tuple[str, ...]:
-    """Return the labels of a series that are its own; a platform may use the last for others."""
-    return (*_OUR_LABELS, "group") if name.startswith(_INFERENCE) else _OUR_LABELS
-
-
 def _build_line(series: Series) -> str:
     name = series.metric.get(_NAME, "")
     if not _METRIC_NAME.fullmatch(name):
         return ""
+    found = {label: series.metric.get(label) for label in _OUR_LABELS}
+    if name.startswith(_INFERENCE):
+        found[_GROUP] = series.metric.get(_RENAMED_GROUP, series.metric.get(_GROUP))
     labels = ",".join(
-        f'{label}="{series.metric[label].translate(_ESCAPES)}"'
-        for label in _list_labels(name)
-        if label in series.metric
+        f'{label}="{value.translate(_ESCAPES)}"'
+        for label, value in found.items()
+        if value is not None
     )
     value = "".join(series.last[1].split())
     return f"{name}{{{labels}}} {value}\n" if labels else f"{name} {value}\n"

@@ -16,6 +16,7 @@ lastmile_inference_rows_total{group="large"} 1e6
 lastmile_inference_rows_created{group="large"} 1.7e9
 lastmile_inference_busy_seconds_total{group="large"} 55.5
 """
+TARGET = {"pod": "head"}
 LARGE = InferenceCounters(workers=3.0, waiting=7.0, rows=1e6, busy_seconds=55.5)
 
 
@@ -50,17 +51,20 @@ def test_endless_groups_are_cut() -> None:
     assert len(found.inference) < 50
 
 
-def test_a_prometheus_keeps_groups_apart() -> None:
+@pytest.mark.parametrize("target", [{}, {"group": "production"}])
+@pytest.mark.parametrize("honors_labels", [True, False])
+def test_a_prometheus_keeps_groups_apart(target: dict[str, str], honors_labels: bool) -> None:
+    """A platform may label its targets with a group; that label is not the run's own."""
     lines = [line.split() for line in PAGE.splitlines() if not line.startswith("#")]
+    label = "group" if honors_labels or not target else "exported_group"
     series = [
         Series(
-            metric={"__name__": text.split("{")[0], "group": "large", "pod": "head"},
+            metric={"__name__": text.split("{")[0], **TARGET, **target, label: "large"},
             values=[(5.0, value)],
         )
         for text, value in lines
     ]
-    # A platform may label its targets so; such a label is not the run's own.
-    progress = {"__name__": "lastmile_progress_ratio", "pod": "head"}
+    progress = {"__name__": "lastmile_progress_ratio", **TARGET, **target}
     series.append(Series(metric=progress, values=[(5.0, "0.5")]))
     assert parse_progress(build_page(series, 0.0)) == Progress(
         ratio=0.5, inference={"large": LARGE}
