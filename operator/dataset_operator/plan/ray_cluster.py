@@ -34,8 +34,10 @@ from dataset_operator.builders.pod_templates import ClusterInput
 from dataset_operator.builders.raycluster import build_ray_cluster
 from dataset_operator.documents import Document
 from dataset_operator.groups import (
+    Bounds,
     Group,
     count_needed,
+    find_kind,
     find_scaled_bounds,
     list_scaled,
     resolve_groups,
@@ -257,11 +259,28 @@ def _find_correction(situation: Situation, cluster: Cluster) -> Document | None:
     """
     if situation.spec is None:
         return None
-    scaled = find_scaled_bounds(situation.cluster_spec, situation.observed.groups)
+    scaled = _find_scaled_bounds(situation, cluster)
     patch = correct(cluster.document, situation.observed.rendered, scaled)
     if patch is not None and _find_forbidden_parts(situation):
         return correct(cluster.document, None, scaled)
     return patch
+
+
+def _find_scaled_bounds(situation: Situation, cluster: Cluster) -> dict[Role, Bounds]:
+    """Return the bounds of the groups that policies scale.
+
+    A group that the spec has no more, or under another name, keeps its numbers until the next
+    cluster, since the run still calls its pods.
+    """
+    groups = situation.observed.groups
+    bounds = find_scaled_bounds(situation.cluster_spec, groups)
+    for seen in cluster.document["spec"].get("workerGroupSpecs") or ():
+        role = seen["groupName"]
+        kind = find_kind(role, groups)
+        if kind is not None and kind.scaled_by == "Policy" and role not in bounds:
+            least, most = seen.get("minReplicas", 0), seen.get("maxReplicas", 0)
+            bounds[role] = Bounds(least, least, most)
+    return bounds
 
 
 def _find_forbidden_parts(situation: Situation) -> str:
@@ -278,7 +297,7 @@ def _find_uncorrected(situation: Situation, cluster: Cluster) -> str:
     if broken := name_broken_seal(situation, "RayCluster"):
         return f"{broken} has annotations that the operator did not write"
     why = _find_forbidden_parts(situation)
-    scaled = find_scaled_bounds(situation.cluster_spec, situation.observed.groups)
+    scaled = _find_scaled_bounds(situation, cluster)
     if not why or correct(cluster.document, situation.observed.rendered, scaled) is None:
         return ""
     return f"it was created with fields that are no longer allowed: {why}"
@@ -305,7 +324,7 @@ def wait_for_pods(situation: Situation) -> Verdict:
     """Wait until the pods that each group needs are ready, which is enough to begin."""
     observed, has = situation.observed, situation.on_cluster.spec
     assert observed.cluster is not None  # ensure_children
-    needed = count_needed(has, observed.groups)
+    needed = _count_needed(situation, observed.cluster)
     short = {role: number for role, number in needed.items() if observed.ready(role) < number}
     counted = _count_workers(situation, observed.cluster)
     if situation.submission is None and situation.is_rank_count_wrong:
@@ -322,6 +341,18 @@ def wait_for_pods(situation: Situation) -> Verdict:
         )
         message, cause = ", ".join(parts), _find_cause(situation, observed.cluster, short)
     return counted + _report_waiting(situation, message, cause) + look_again(WAIT_SECONDS) + END
+
+
+def _count_needed(situation: Situation, cluster: Cluster) -> dict[Role, int]:
+    """Return the pods that each role needs; none of a group that only the next cluster has."""
+    groups = situation.observed.groups
+    later = {
+        group.role
+        for group in resolve_groups(situation.on_cluster.spec, groups)
+        if group.kind.is_list and cluster.find_group(group.role) is None
+    }
+    needed = count_needed(situation.on_cluster.spec, groups)
+    return {role: number for role, number in needed.items() if role not in later}
 
 
 def _report_queued(situation: Situation) -> Verdict:

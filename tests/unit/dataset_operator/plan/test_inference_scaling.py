@@ -1,5 +1,6 @@
 """Groups of inference workers are scaled by their policy, and drained before their pods go."""
 
+import copy
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -229,6 +230,33 @@ def test_a_cluster_that_is_lost_leaves_the_staying_number() -> None:
     run.run(MINUTE)
     assert not victims_of(run.world, LARGE)
     assert group_of(run.world, LARGE)["replicas"] == 2
+
+
+@pytest.mark.parametrize(("is_draining", "replicas"), [(False, 6), (True, 2)])
+def test_a_renamed_group_keeps_its_pods_until_the_next_cluster(
+    is_draining: bool, replicas: int
+) -> None:
+    run = draining() if is_draining else scored(ONE, ONE | {"name": SMALL}, replicas=[4, 4])
+    world = run.world
+    run.run(MINUTE)
+    before = pods_of(world, SMALL)
+    spec = copy.deepcopy(world.document["spec"])
+    spec["inferenceWorkers"][1]["name"] = "other"
+    spec["pipeline"][0]["predict"]["models"][1]["workerGroup"] = "other"
+    world.edit(inferenceWorkers=spec["inferenceWorkers"], pipeline=spec["pipeline"])
+    run.run(5 * MINUTE)
+    assert condition(world, "Accepted")["reason"] == "ChangePending"
+    assert (world.num_clusters, world.taken) == (1, [])
+    assert len(before) == 4
+    assert pods_of(world, SMALL) == before
+    # The other group is still scaled, and so are data workers.
+    assert condition(world, "ClusterReady")["status"] == "True"
+    assert len(world.workers) > 2
+    world.end_job("FAILED", world.status["submission"]["id"])
+    for _ in range(12):
+        world.step(PERIOD_SECONDS)
+    assert world.num_clusters == 2
+    assert [group_of(world, name)["replicas"] for name in (LARGE, "other")] == [replicas, 1]
 
 
 # --- an operator that is killed at any step -------------------------------------------------------
