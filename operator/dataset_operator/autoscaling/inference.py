@@ -139,7 +139,7 @@ class InferenceMemory:
             rows are estimated.
         samples: samples of the last minute with known counters.
         efficiency: busy share of processes that were saturated when last seen so, at most 1.
-        measured: signals of the last minute; None if they are unknown.
+        measured: signals of the last minute; None if they are unknown, or no process answered.
         reasons: reasons of the latest decisions, as the operator reports them.
     """
 
@@ -219,7 +219,7 @@ def _continues(last: InferenceSample, sample: InferenceSample) -> bool:
 
 
 def _measure(memory: InferenceMemory) -> InferenceMemory:
-    """Measure the signals of the last minute, once there is a minute of samples."""
+    """Measure the signals of the last minute, once half of it has been sampled."""
     known = [(sample.at, sample.counters) for sample in memory.samples if sample.counters]
     is_fresh = bool(known) and known[-1][0] == memory.chain.decided_at
     # A pass may come early; the samples are one period apart.
@@ -227,9 +227,11 @@ def _measure(memory: InferenceMemory) -> InferenceMemory:
         return replace(memory, measured=None)
     spans = [(b - a, before) for (a, before), (b, _) in pairwise(known)]
     seconds = sum(span * counters.workers for span, counters in spans)
+    if seconds <= 0.0:  # they load their models, which may take long, or nobody calls them yet
+        return replace(memory, measured=None)
     busy = known[-1][1].busy_seconds - known[0][1].busy_seconds
     rows = known[-1][1].rows - known[0][1].rows
-    share = min(1.0, busy / seconds) if seconds > 0.0 else 0.0
+    share = min(1.0, busy / seconds)
     waits = [counters.waiting for _, counters in known]
     waiting = sum(waits) / len(waits)
     workers = sum(counters.workers for _, counters in known) / len(known)
@@ -270,7 +272,7 @@ def _recommend(memory: InferenceMemory, sample: InferenceSample, rules: Inferenc
     """Recommend a number from the signals alone; unknown signals keep the present one."""
     measured, current = memory.measured, sample.desired
     if measured is None or sample.counters is None:
-        message = "the metrics of the inference workers are not known; the number stays"
+        message = "the number stays: no inference worker answers, or the metrics are not known"
         return Verdict(workers=current, reason=METRICS_UNKNOWN, message=message)
     state = (
         f"processes are {measured.busy_share:.0%} busy, {measured.waiting:.0f} requests wait, "

@@ -51,6 +51,7 @@ class Group:
     busy: float = 0.0
     hidden: bool = False
     reports_progress: bool = True
+    is_loading: bool = False
     starting: list[float] = field(default_factory=list)
     memory: InferenceMemory = field(
         default_factory=lambda: InferenceMemory(chain=Memory(since=0.0))
@@ -65,13 +66,14 @@ class Group:
         up = [at for at in self.starting if at <= self.now]
         self.pods += len(up)
         self.starting = self.starting[len(up) :]
-        capacity = self.pods * self.processes * self.rate
+        processes = 0 if self.is_loading else self.pods * self.processes
+        capacity = processes * self.rate
         rows = min(capacity, self.supply, (self.total - self.rows) / PERIOD_SECONDS)
         self.rows += rows * PERIOD_SECONDS
         self.busy += rows / self.rate * self.call_share * PERIOD_SECONDS
         counters = InferenceCounters(
-            workers=float(self.pods * self.processes),
-            waiting=3.0 * self.pods * self.processes if rows == capacity else 0.0,
+            workers=float(processes),
+            waiting=3.0 * processes if rows == capacity else 0.0,
             rows=self.rows,
             busy_seconds=self.busy,
         )
@@ -225,6 +227,15 @@ def test_unknown_metrics_keep_the_number() -> None:
     decisions = group.run(30 * MINUTE)
     assert {decision.desired for decision in decisions} == {before}
     assert {decision.active.reason for decision in decisions} == {"MetricsUnknown"}
+
+
+def test_pods_that_load_their_models_for_long_are_kept() -> None:
+    group = Group(total=1e9, pods=6, is_loading=True)
+    decisions = group.run(30 * MINUTE)
+    assert {decision.desired for decision in decisions} == {6}
+    assert {decision.active.reason for decision in decisions} == {"MetricsUnknown"}
+    group.is_loading = False
+    assert group.run(5 * MINUTE)[-1].desired > 6
 
 
 def test_a_new_operator_removes_no_pod_for_a_window() -> None:
