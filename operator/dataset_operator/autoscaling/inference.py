@@ -141,6 +141,7 @@ class InferenceMemory:
         efficiency: busy share of processes that were saturated when last seen so, at most 1.
         measured: signals of the last minute; None if they are unknown, or no process answered.
         reasons: reasons of the latest decisions, as the operator reports them.
+        refused_at: time at which a request for pods was withdrawn, since they cannot be created.
     """
 
     chain: Memory
@@ -149,6 +150,7 @@ class InferenceMemory:
     efficiency: float = 1.0
     measured: Measured | None = None
     reasons: tuple[str, ...] = ()
+    refused_at: float | None = None
 
 
 def decide_inference(

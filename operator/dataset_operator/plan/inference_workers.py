@@ -22,15 +22,19 @@ from dataset_operator.autoscaling.interface import (
     PERIOD_SECONDS,
     SCALING_DISABLED,
     TOO_MANY_REPLICAS,
+    UNSCHEDULABLE,
     Rules,
 )
 from dataset_operator.autoscaling.interface import Decision as Answer
 from dataset_operator.autoscaling.interface import Verdict as Recommendation
 from dataset_operator.autoscaling.intervals import Memory
+from dataset_operator.autoscaling.signals import stuck_after_seconds
 from dataset_operator.documents import parse_time
 from dataset_operator.groups import Group
 from dataset_operator.observed import Progress
 from dataset_operator.plan.draining import (
+    are_refused,
+    count_pods,
     count_wanted,
     find_group,
     list_draining,
@@ -47,6 +51,8 @@ from pipeline_runtime.config import InferenceWorkers, InferenceWorkerStatus
 _EARLY_SECONDS = 2.0
 # A new reason is reported once it has held for so many decisions.
 _SETTLED_DECISIONS = 4
+# Pods that could not be created are requested again after this time.
+_RETRY_SECONDS = 900.0
 # A status has at most 20 KiB.
 MAX_MESSAGE_CHARS = 300
 
@@ -97,6 +103,10 @@ def _scale(situation: Situation, group: Group) -> Verdict | None:
         return verdict + _report(situation, group, disabled)
     if situation.will(Patch):
         return verdict
+    if withdrawn := _withdraw(situation, group):
+        return verdict + withdrawn
+    if _is_refused_lately(memory, now) and answer.desired > count_wanted(situation, group):
+        return verdict
     if answer.desired != count_wanted(situation, group):
         why = replace(why, workers=answer.desired)
         return verdict + _carry_out(situation, group, why, warns=_is_short(group, why))
@@ -114,6 +124,31 @@ def _find_disabled(situation: Situation, group: Group) -> Recommendation | None:
     else:
         return None
     return Recommendation(workers=number, reason=SCALING_DISABLED, message=message)
+
+
+def _withdraw(situation: Situation, group: Group) -> Verdict | None:
+    """Withdraw the request for pods that cannot be created, as with a quota.
+
+    KubeRay 1.6 changes no group behind one whose pods it cannot create, so that the drained pods of
+    another group would keep the quota (controllers/ray/raycluster_controller.go, reconcilePods).
+    """
+    wanted = count_wanted(situation, group)
+    there = max(count_pods(situation, group), group.pods.bounds.least)
+    if there >= wanted or not are_refused(situation, group, stuck_after_seconds(None)):
+        return None
+    message = (
+        f"{wanted - there} of {wanted} pods cannot be created: their request is withdrawn for "
+        f"{_RETRY_SECONDS / 60.0:.0f} minutes"
+    )
+    why = Recommendation(workers=there, reason=UNSCHEDULABLE, message=message)
+    name, now = group.pods.name, situation.now.timestamp()
+    memory = replace(situation.inference[name], refused_at=now)
+    return _carry_out(situation, group, why, warns=True) + Verdict(inference={name: memory})
+
+
+def _is_refused_lately(memory: InferenceMemory, now: float) -> bool:
+    """Return whether pods could not be created a short time ago."""
+    return memory.refused_at is not None and 0.0 <= now - memory.refused_at < _RETRY_SECONDS
 
 
 def _explain(answer: Answer) -> Recommendation:

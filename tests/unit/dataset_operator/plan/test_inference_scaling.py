@@ -210,6 +210,30 @@ def test_pods_that_a_quota_refuses_do_no_harm() -> None:
     assert pods_of(run.world, LARGE)
 
 
+def test_pods_that_a_quota_refuses_for_long_are_requested_later() -> None:
+    run = scored(ONE)
+    run.supply, world = 1000.0, run.world
+    world.quota = 2
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+    since = format_time(world.now)
+    assert world.ray_cluster is not None
+    world.ray_cluster["status"] = {"conditions": [{**failure, "lastTransitionTime": since}]}
+    run.run(5 * MINUTE)
+    # KubeRay changes no group behind one whose pods it cannot create.
+    assert group_of(world, LARGE)["replicas"] == 3
+    run.run(5 * MINUTE)
+    assert group_of(world, LARGE)["replicas"] == 2
+    assert numbers_of(world, LARGE)["reason"] == "Unschedulable"
+    assert "1 of 3 pods cannot be created" in numbers_of(world, LARGE)["message"]
+    assert world.events.count("Warning Scaled") == 1
+    run.run(10 * MINUTE)
+    assert group_of(world, LARGE)["replicas"] == 2
+    del world.ray_cluster["status"]
+    world.quota = 10
+    run.run(10 * MINUTE)
+    assert group_of(world, LARGE)["replicas"] > 3
+
+
 def test_the_next_cluster_begins_with_the_last_number() -> None:
     run = scored(ONE, replicas=[4])
     run.run(MINUTE)
