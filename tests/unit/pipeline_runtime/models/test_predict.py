@@ -1,5 +1,6 @@
 """The step `predict`: which model is called, on what, and what is refused before a row is read."""
 
+import mmap
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -366,6 +367,13 @@ def test_auto_takes_the_fastest_size_that_fits(
     assert choice.size == size
 
 
+def fill_memory(num_bytes: int) -> None:
+    """Use memory for a moment that comes from the system, and goes back to it."""
+    with mmap.mmap(-1, num_bytes) as block:
+        for start in range(0, num_bytes, mmap.PAGESIZE):
+            block[start] = 1
+
+
 class _Hungry:
     """A scorer that needs 256 KiB for each row."""
 
@@ -374,12 +382,13 @@ class _Hungry:
 
     def __call__(self, table: pa.Table) -> dict[str, Any]:
         self.sizes.append(table.num_rows)
-        return {"y": np.ones((table.num_rows, 1 << 15)).sum(1)}
+        fill_memory(table.num_rows << 18)
+        return {"y": np.zeros(table.num_rows)}
 
 
 def test_auto_sees_memory_below_an_earlier_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_sizes, "find_free_bytes", lambda: 64 << 20)
-    np.ones(1 << 25).sum()  # 256 MiB, which are free again
+    fill_memory(256 << 20)
     scorer = _Hungry()  # 64 rows need 16 MiB, and the next size more than half of what is free
     batch_sizes.run_in_batches(scorer, pa.table({"x": range(1000)}), "Auto")
     assert max(scorer.sizes) == 64
