@@ -21,14 +21,28 @@ from pydantic.alias_generators import to_snake
 
 from dataset_operator.api import TRAINERS, Role
 from dataset_operator.documents import format_time, parse_time
-from dataset_operator.groups import GPU_SECONDS, Group, resolve_groups, sum_usage
+from dataset_operator.groups import (
+    GPU_SECONDS,
+    Bounds,
+    Group,
+    PodSet,
+    find_kind,
+    resolve_groups,
+    sum_usage,
+)
 from dataset_operator.observed import Pod, Progress
 from dataset_operator.plan.composing import is_status_new
 from dataset_operator.plan.outcome import DeleteSelf
 from dataset_operator.plan.situation import Situation
 from dataset_operator.plan.verdict import NOTHING, Verdict, change, look_again
 from dataset_operator.settings import Prices
-from pipeline_runtime.config import AccountedGroupStatus, AccountedStatus, UsageStatus
+from pipeline_runtime.config import (
+    MAX_INFERENCE_GROUPS,
+    AccountedGroupStatus,
+    AccountedStatus,
+    UsageStatus,
+)
+from pipeline_runtime.config.cluster import PodGroup
 
 UPDATE_SECONDS = 60
 # After a longer gap it is not known when missing pods ended, nor how busy the GPUs were: the driver
@@ -110,13 +124,15 @@ def _look(situation: Situation, before: AccountedStatus | None) -> _Span | None:
 def _find_groups(situation: Situation, before: AccountedStatus | None) -> tuple[Group, ...]:
     """Return the groups of the cluster; if it is gone, with the GPUs of the last account.
 
-    The groups of a list also have these while the cluster is older than the spec.
+    The groups of a list also have these while the cluster is older than the spec. Groups that the
+    spec no longer has are counted until their pods are gone.
     """
     spec = situation.on_cluster.spec
     if situation.observed.cluster is None and before is not None:
         gpus = {"gpus_per_replica": before.gpus_per_trainer}
         spec = spec.model_copy(update={"trainers": spec.trainers.model_copy(update=gpus)})
     groups = resolve_groups(spec, situation.observed.groups)
+    groups += _find_former(situation, before, groups)
     is_current = situation.observed.cluster is not None and not situation.is_cluster_changed
     if is_current or before is None:
         return groups
@@ -125,6 +141,29 @@ def _find_groups(situation: Situation, before: AccountedStatus | None) -> tuple[
         replace(g, pods=replace(g.pods, gpus=known[g.role])) if g.role in known else g
         for g in groups
     )
+
+
+def _find_former(
+    situation: Situation, before: AccountedStatus | None, groups: Sequence[Group]
+) -> tuple[Group, ...]:
+    """Return groups of the last account that had pods, and are not among those of the spec."""
+    roles = {group.role for group in groups}
+    known = [each for each in before.groups if each.replicas] if before else []
+    former = []
+    for each in known:
+        kind = find_kind(each.name, situation.observed.groups)
+        if kind is not None and kind.is_list and each.name not in roles:
+            pods = PodSet(
+                section=PodGroup(),
+                bounds=Bounds(0, 0, 0),
+                gpus=each.gpus_per_replica,
+                num_needed=0,
+                num_kept=0,
+                name=each.name.removeprefix(f"{kind.role}-"),
+            )
+            former.append(Group(kind=kind, pods=pods))
+    room = MAX_INFERENCE_GROUPS - sum(group.kind.is_list for group in groups)
+    return tuple(former[:room])
 
 
 def _recall(before: AccountedStatus | None, group: Group) -> int:

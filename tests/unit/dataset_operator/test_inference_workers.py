@@ -143,6 +143,25 @@ def test_a_group_of_a_deleted_cluster_keeps_its_gpus() -> None:
     assert world.status["usage"]["gpuSeconds"] == 4 * until.total_seconds()
 
 
+def test_a_renamed_group_is_counted_until_its_pods_are_gone() -> None:
+    world = running(**SPEC)
+    world.lingering = (pod(world, LARGE, 0),)
+    world.step(60)
+    models = [model("large") | {"workerGroup": "tall"}, model("small")]
+    renamed = [GROUPS[0] | {"name": "tall"}, GROUPS[1]]
+    world.edit(inferenceWorkers=renamed, pipeline=[{"predict": {"models": models}}])
+    world.step(60)
+    world.step(60)
+    usage = world.status["usage"]
+    assert usage["gpuSeconds"] == 4 * 180
+    assert usage["inferenceWorkerSeconds"] == 180
+    assert {"name": LARGE, "replicas": 1, "gpusPerReplica": 4} in usage["accounted"]["groups"]
+    world.lingering = ()
+    world.step(60)
+    world.step(60)
+    assert world.status["usage"]["gpuSeconds"] == 4 * 240
+
+
 def test_groups_that_the_spec_no_longer_has_make_room_in_the_status() -> None:
     old = [InferenceWorkerStatus(name=f"old-{index}") for index in range(MAX_INFERENCE_GROUPS)]
     status = ExperimentStatus(inference_workers=tuple(old))
