@@ -40,9 +40,9 @@ from pipeline_runtime.config import (
     MAX_INFERENCE_GROUPS,
     AccountedGroupStatus,
     AccountedStatus,
+    PodGroup,
     UsageStatus,
 )
-from pipeline_runtime.config.cluster import PodGroup
 
 UPDATE_SECONDS = 60
 # After a longer gap it is not known when missing pods ended, nor how busy the GPUs were: the driver
