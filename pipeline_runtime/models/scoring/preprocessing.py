@@ -86,9 +86,8 @@ def choose_steps(
             continue
         if not step.is_preprocessing or (isinstance(step, MapStep) and step.changes_rows):
             raise broken(
-                f"must come from steps that can be repeated for each row alone, but "
-                f"{', '.join(sorted(wanted))} comes from {step.kind()}; make the column in a step "
-                "before, such as a copy of that one, and set preprocessing: None",
+                f"must be None for this model: its column {', '.join(sorted(wanted))} comes from "
+                f"{step.kind()}, which is not repeated here; add such a step before this one",
                 "preprocessing",
             )
         chosen.append(_reduce(step, wanted))
