@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ from pipeline_runtime.steps.predict.transform import score_rows
 # Rows of requests that are scored together, unless a single one has more; a few of the largest
 # batches, so that an answer does not wait for many of them.
 _MAX_JOINED_ROWS = 65_536
+
+# Between two looks for requests that wait for the lock.
+_IDLE_SECONDS = 0.01
 
 # The outputs of a request's rows, or the error of the model.
 Answer: TypeAlias = pa.Table | BaseException
@@ -109,9 +113,15 @@ class ModelHost:
         return request.answer
 
     def wait_until_idle(self) -> None:
-        """Wait for the requests that were there before."""
-        with self._scoring:
-            pass
+        """Wait until all requests are answered; call it once no new ones come.
+
+        The lock of `score` is not fair: it may be free while requests wait for it.
+        """
+        while True:
+            with self._scoring:
+                if not self.counts.num_waiting:
+                    return
+            time.sleep(_IDLE_SECONDS)
 
     def _take(self, served: _Served) -> list[_Request]:
         """Return the requests to score next; several if their rows may share a batch."""

@@ -94,6 +94,21 @@ def wait_for_waiting(host: ModelHost, number: int) -> None:
         time.sleep(0.001)
 
 
+def test_an_idle_host_has_answered_every_request() -> None:
+    model, requests = Doubler(), [rows(number) for number in range(16)]
+    host = make_host(model, 4)
+    with ThreadPoolExecutor(len(requests) + 1) as threads:
+        answers = [threads.submit(host.score, "m", requests[0])]
+        assert model.is_busy.wait(DEADLINE_SECONDS)
+        idle = threads.submit(host.wait_until_idle)
+        time.sleep(0.05)  # it may get the lock before the others
+        answers += [threads.submit(host.score, "m", request) for request in requests[1:]]
+        wait_for_waiting(host, len(requests) - 1)
+        model.is_open.set()
+        idle.result(DEADLINE_SECONDS)
+        assert len(model.sizes) == len(answers)
+
+
 REQUESTS = [rows(0), rows(1, 2, 3), rows(4), rows(5, 6, 7, 8)]
 
 
