@@ -82,10 +82,11 @@ class LogKeeper:
 
 
 def find_log() -> Path | None:
-    """Return the file that standard output writes to; None if it is not a file."""
+    """Return the file that standard output writes to; None if it is no file with a name."""
     try:
         descriptor = sys.stdout.fileno()
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or not status.st_nlink:
             return None
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except (OSError, ValueError):

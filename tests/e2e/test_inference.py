@@ -93,13 +93,13 @@ def score_by_pace(name: str, mount: Path | str, **spec: Any) -> dict[str, Any]:
 
 
 def count(found: dict[str, Any], field: str) -> int:
-    [numbers] = found["status"].get("inferenceWorkers", [{}])
+    [numbers] = found.get("status", {}).get("inferenceWorkers", [{}])
     number: int = numbers.get(field, 0)
     return number
 
 
 def is_draining(found: dict[str, Any]) -> bool:
-    [numbers] = found["status"].get("inferenceWorkers", [{}])
+    [numbers] = found.get("status", {}).get("inferenceWorkers", [{}])
     return bool(numbers.get("draining"))
 
 
